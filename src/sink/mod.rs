@@ -1,0 +1,177 @@
+//! Vector stores. A sink accepts rows and confirms them, now or later; only what is confirmed counts.
+
+use crate::{
+    chunk::{ChunkKey, Digest, Embedding},
+    error::{Class, Fault},
+    identity::Identity,
+};
+
+/// A vector with all that is stored beside it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The logical job; the store's primary key.
+    pub key: ChunkKey,
+    /// Changes when the text changes.
+    pub chunk_id: Digest,
+    /// SHA-256 of the text as read.
+    pub source_hash: Digest,
+    /// SHA-256 of the text as embedded.
+    pub content_hash: Digest,
+    /// The text as embedded.
+    pub text: String,
+    /// The record's `meta` as compact JSON.
+    pub meta: Option<String>,
+    /// The vector.
+    pub embedding: Embedding,
+}
+
+/// What `verify` and `rebuild` need to know of a stored row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    /// Primary key.
+    pub key: ChunkKey,
+    /// Chunk id.
+    pub chunk_id: Digest,
+    /// SHA-256 of the text as read.
+    pub source_hash: Digest,
+    /// SHA-256 of the text as embedded.
+    pub content_hash: Digest,
+    /// [`Identity::stored`].
+    pub identity: String,
+    /// Store id of the data folder that wrote the row.
+    pub store: String,
+    /// When, RFC 3339 UTC.
+    pub embedded_at: String,
+}
+
+/// One answer to a search.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Hit {
+    /// Id of the document.
+    pub doc_id: String,
+    /// Place of the chunk in it.
+    pub chunk_index: u64,
+    /// Cosine similarity, −1 to 1.
+    pub score: f32,
+    /// The text, when the sink stores it.
+    pub text: Option<String>,
+    /// The record's `meta`.
+    pub meta: Option<String>,
+}
+
+/// Whether accepted rows are already safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confirmed {
+    /// The accepted rows are durable.
+    Now,
+    /// They will be confirmed by a later [`Sink::confirm`]; their leases are parked until then.
+    Later,
+}
+
+/// A vector store. Writing the same key again replaces the row. Calls block and come from one thread of
+/// their own, except `search`.
+pub trait Sink: Send + Sync {
+    /// Name of the kind, for messages and metrics.
+    fn kind(&self) -> &'static str;
+
+    /// Creates what is absent and refuses what does not fit, before any input is read.
+    ///
+    /// # Errors
+    /// `model_mismatch` when the sink holds another identity and `reembed` is false, and anything that would
+    /// fail later: rights, dimension, format version.
+    fn preflight(&self, identity: &Identity, dim: usize, store: &str, reembed: bool)
+    -> Result<(), SinkError>;
+
+    /// Takes a batch in: all of it or, on an error, none of it. Rows carry distinct keys.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    fn accept(&self, rows: &[Row]) -> Result<Confirmed, SinkError>;
+
+    /// Makes all that was accepted durable. A sink that answers `Now` has nothing to do.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    fn confirm(&self) -> Result<(), SinkError>;
+
+    /// Removes these keys; absent ones are fine. Durable on return.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    fn delete(&self, keys: &[ChunkKey]) -> Result<(), SinkError>;
+
+    /// Whether a row could be written now: tried on a probe row that leaves no trace.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    fn probe(&self) -> Result<(), SinkError>;
+
+    /// Calls `each` for every row this data folder (`store`) wrote, or for all with `None`, ordered by
+    /// (doc_id, chunk_index) in byte order.
+    ///
+    /// # Errors
+    /// See [`SinkError`]; stops at the first error of `each`.
+    fn scan(
+        &self,
+        store: Option<&str>,
+        each: &mut dyn FnMut(Stored) -> Result<(), SinkError>,
+    ) -> Result<(), SinkError>;
+
+    /// Vectors of these keys, in order; `None` where the key is absent.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    fn vectors(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Vec<f32>>>, SinkError>;
+
+    /// The `limit` nearest rows of this identity by cosine, exact, best first.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    fn search(&self, identity: &Identity, query: &[f32], limit: usize) -> Result<Vec<Hit>, SinkError>;
+}
+
+/// What can go wrong with a sink.
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    /// A dependency failure: locked, unreachable, full. No row is to blame.
+    #[error("{0}")]
+    Unavailable(Fault),
+    /// The sink refused one row, and says which.
+    #[error("row {index}: {fault}")]
+    Row {
+        /// Index in the batch.
+        index: usize,
+        /// Why.
+        fault: Fault,
+    },
+    /// The batch was refused and nobody knows for which row.
+    #[error("{0}")]
+    Batch(Fault),
+    /// Nothing will work until someone acts: wrong identity, newer format, damaged file.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+impl SinkError {
+    /// Kind, for triage.
+    pub const fn class(&self) -> Class {
+        match self {
+            Self::Unavailable(fault) | Self::Batch(fault) | Self::Row { fault, .. } => fault.class,
+            Self::Unusable(_) => Class::ModelMismatch,
+        }
+    }
+}
+
+/// `sink.*` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// `sqlite` or `null` (rows are counted and dropped: for measuring the line).
+    pub kind: String,
+    /// File of the SQLite sink; empty: `vectors.db` in the data folder.
+    pub path: String,
+    /// Whether the text is stored beside its vector.
+    pub store_text: bool,
+    /// How long one statement waits for a lock that another process holds.
+    pub busy_timeout_ms: u64,
+}

@@ -1,0 +1,118 @@
+//! Inputs to records: decoding, validating, splitting. A bad record is an item like any other, with its
+//! place and its reason; its neighbours go on.
+
+use crate::{chunk::Digest, error::Class};
+
+/// Where a record stands in its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Line, from 1.
+    pub line: u64,
+    /// Byte offset of the record's first byte in the decoded (decompressed) stream.
+    pub offset: u64,
+}
+
+/// A good record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Id of the document.
+    pub doc_id: String,
+    /// Its text, not blank.
+    pub text: String,
+    /// `meta` as compact JSON.
+    pub meta: Option<String>,
+    /// Present when the record is a chunk by itself and must not be split.
+    pub chunk_index: Option<u64>,
+    /// Where it was read.
+    pub at: Position,
+}
+
+/// A record that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Where it was read.
+    pub at: Position,
+    /// Why, as a class of stage `source`.
+    pub class: Class,
+    /// One sentence, without quoting the record.
+    pub message: String,
+    /// Its id, when that much could be read.
+    pub doc_id: Option<String>,
+    /// Its bytes without the line end; only the first 1,024 when the line was over the limit.
+    pub raw: Vec<u8>,
+    /// Length of the whole record in bytes.
+    pub raw_len: u64,
+    /// SHA-256 of the whole record.
+    pub raw_hash: Digest,
+}
+
+/// What a source yields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// A document or a chunk.
+    Record(Record),
+    /// A record that becomes a dead letter.
+    Unreadable(Unreadable),
+}
+
+/// A stream of items from one input, with what cannot be said per item.
+pub trait Source: Send {
+    /// The next item; `None` at the end.
+    ///
+    /// # Errors
+    /// The input as a whole cannot be read on (missing, unreadable, wrong encoding).
+    fn next(&mut self) -> Result<Option<Item>, SourceError>;
+
+    /// Bytes of the input read so far (as stored, that is, compressed), for progress.
+    fn bytes_read(&self) -> u64;
+
+    /// Bytes of the whole input as stored, when known.
+    fn bytes_total(&self) -> Option<u64>;
+
+    /// Set once the end was reached and something is missing or was ignored (a cut compressed stream,
+    /// garbage after it): a sentence for the user. The run is then incomplete (exit 1).
+    fn incomplete(&self) -> Option<&str>;
+}
+
+/// An input cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// Opening or reading failed.
+    #[error("cannot read {path}: {error}; check the path and its permissions")]
+    Io {
+        /// The file.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The bytes are not what a source can be.
+    #[error("{path}: {what}; {next}")]
+    Format {
+        /// The file.
+        path: String,
+        /// What was found.
+        what: String,
+        /// What to do.
+        next: String,
+    },
+}
+
+/// `source.*` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Names of the field that holds the id; the first one present counts.
+    pub id_fields: Vec<String>,
+    /// Name of the field that holds the text.
+    pub text_field: String,
+    /// Name of the field that marks a record as a chunk.
+    pub chunk_index_field: String,
+    /// Name of the field that holds metadata.
+    pub meta_field: String,
+    /// Tokens in a chunk at most when a document is split; 0: `min(512, max length)` less the specials.
+    pub chunk_tokens: usize,
+    /// Tokens that neighbouring chunks share.
+    pub overlap_tokens: usize,
+    /// What happens to documents that vanished from a source: `keep` (`delete` comes with directories).
+    pub on_missing: String,
+}
