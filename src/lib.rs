@@ -6,6 +6,7 @@ pub mod error;
 pub mod identity;
 
 pub mod embed;
+pub mod folder;
 pub mod ledger;
 pub mod queue;
 pub mod sink;

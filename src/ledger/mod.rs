@@ -1,1 +1,364 @@
-//! (in work)
+//! What has been written: `ledger.db`, SQLite in WAL mode, every commit durable. People and DuckDB can read it.
+//!
+//! One connection writes, another reads, so that reading input never waits for a commit.
+
+mod schema;
+mod sources;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use serde::Serialize;
+pub use sources::{RegisteredSource, SourceState};
+use uuid::Uuid;
+
+use crate::chunk::{ChunkKey, Digest};
+
+/// What can go wrong with the ledger.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// No space is left.
+    #[error("the disk is full: {path} could not be written; free some space and run again")]
+    DiskFull {
+        /// The file.
+        path: String,
+    },
+    /// Made by a newer version.
+    #[error("{path} has format {found}, this version knows {known}; use the newer forebay")]
+    Newer {
+        /// The file.
+        path: String,
+        /// Its format.
+        found: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// Anything else SQLite says; messages of SQLite quote no stored text.
+    #[error("{path}: {error}; if the file is damaged, move it aside and run `forebay rebuild`")]
+    Sqlite {
+        /// The file.
+        path: String,
+        /// Why.
+        error: rusqlite::Error,
+    },
+}
+
+/// What is recorded of a written chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The logical job.
+    pub key: ChunkKey,
+    /// Chunk id.
+    pub chunk_id: Digest,
+    /// SHA-256 of the text as read.
+    pub source_hash: Digest,
+    /// SHA-256 of the text as embedded.
+    pub content_hash: Digest,
+    /// [`crate::identity::Identity::stored`].
+    pub identity: String,
+    /// Source it was read from; 0 when rebuilt from the sink.
+    pub source_id: i64,
+    /// Place in that source.
+    pub ordinal: u64,
+    /// Run that wrote it.
+    pub run: String,
+    /// When, RFC 3339 UTC.
+    pub embedded_at: String,
+}
+
+/// The ledger.
+#[derive(Debug)]
+pub struct Ledger {
+    path: PathBuf,
+    writer: Mutex<Connection>,
+    reader: Mutex<Connection>,
+}
+
+impl Ledger {
+    /// Opens or creates `path`.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn open(path: &Path) -> Result<Self, LedgerError> {
+        let wrap = |error| wrap(path, error);
+        let writer = schema::connect(path).map_err(wrap)?;
+        schema::migrate(path, &writer)?;
+        let reader = schema::connect(path).map_err(wrap)?;
+        Ok(Self { path: path.to_owned(), writer: Mutex::new(writer), reader: Mutex::new(reader) })
+    }
+
+    fn wrap(&self, error: rusqlite::Error) -> LedgerError {
+        wrap(&self.path, error)
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Connection> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Connection> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is recorded under a key.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn held(&self, key: &ChunkKey) -> Result<Option<Written>, LedgerError> {
+        let reader = self.reader();
+        let sql = "SELECT chunk_id, source_hash, content_hash, identity, source_id, ordinal, run, embedded_at
+                   FROM chunks WHERE doc_id = ?1 AND chunk_index = ?2";
+        let mut statement = reader.prepare_cached(sql).map_err(|e| self.wrap(e))?;
+        let row = statement.query_row(params![key.doc_id, signed(key.chunk_index)], |row| {
+            Ok(Written {
+                key: key.clone(),
+                chunk_id: hex_at(row, 0)?,
+                source_hash: bytes_at(row, 1)?,
+                content_hash: bytes_at(row, 2)?,
+                identity: row.get(3)?,
+                source_id: row.get(4)?,
+                ordinal: row.get::<_, i64>(5)?.cast_unsigned(),
+                run: row.get(6)?,
+                embedded_at: row.get(7)?,
+            })
+        });
+        row.optional().map_err(|e| self.wrap(e))
+    }
+
+    /// Records what the sink has confirmed, with the dead letters this resolves. Durable on return.
+    ///
+    /// # Errors
+    /// See [`LedgerError`]; then nothing is recorded.
+    pub fn commit(&self, rows: &[Written], resolves: &[(Uuid, String)]) -> Result<(), LedgerError> {
+        let work = |writer: &mut Connection| -> rusqlite::Result<()> {
+            let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            {
+                let mut insert = transaction.prepare_cached(
+                    "INSERT OR REPLACE INTO chunks(doc_id, chunk_index, chunk_id, source_hash, content_hash,
+                     identity, source_id, ordinal, run, embedded_at) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)",
+                )?;
+                for row in rows {
+                    insert.execute(params![
+                        row.key.doc_id,
+                        signed(row.key.chunk_index),
+                        row.chunk_id.to_string(),
+                        row.source_hash.0,
+                        row.content_hash.0,
+                        row.identity,
+                        row.source_id,
+                        row.ordinal.cast_signed(),
+                        row.run,
+                        row.embedded_at
+                    ])?;
+                }
+                let mut resolve = transaction
+                    .prepare_cached("INSERT OR REPLACE INTO resolved(letter, how) VALUES (?1, ?2)")?;
+                for (id, how) in resolves {
+                    resolve.execute(params![id.to_string(), how])?;
+                }
+            }
+            transaction.commit()
+        };
+        work(&mut self.writer()).map_err(|e| self.wrap(e))
+    }
+
+    /// Dead letters resolved by a commit whose resolution may not have reached the queue.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn resolved(&self) -> Result<Vec<(Uuid, String)>, LedgerError> {
+        let work = |reader: &Connection| -> rusqlite::Result<Vec<(Uuid, String)>> {
+            let mut statement = reader.prepare_cached("SELECT letter, how FROM resolved")?;
+            let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))?;
+            let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+            Ok(rows.into_iter().filter_map(|(id, how)| Some((id.parse().ok()?, how))).collect())
+        };
+        work(&self.reader()).map_err(|e| self.wrap(e))
+    }
+
+    /// Forgets resolutions that the queue knows by now.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn resolved_known(&self, ids: &[Uuid]) -> Result<(), LedgerError> {
+        let work = |writer: &mut Connection| -> rusqlite::Result<()> {
+            let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            for id in ids {
+                transaction.execute("DELETE FROM resolved WHERE letter = ?1", [id.to_string()])?;
+            }
+            transaction.commit()
+        };
+        if ids.is_empty() { Ok(()) } else { work(&mut self.writer()).map_err(|e| self.wrap(e)) }
+    }
+
+    /// Indices of a document's written chunks from `from` on, ascending.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn tail(&self, doc_id: &str, from: u64) -> Result<Vec<u64>, LedgerError> {
+        let work = |reader: &Connection| -> rusqlite::Result<Vec<u64>> {
+            let sql = "SELECT chunk_index FROM chunks WHERE doc_id = ?1 AND chunk_index >= ?2 ORDER BY 1";
+            let mut statement = reader.prepare_cached(sql)?;
+            let rows = statement.query_map(params![doc_id, signed(from)], |row| row.get::<_, i64>(0))?;
+            rows.map(|index| index.map(i64::cast_unsigned)).collect()
+        };
+        work(&self.reader()).map_err(|e| self.wrap(e))
+    }
+
+    /// Removes keys. Durable on return.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn remove(&self, keys: &[ChunkKey]) -> Result<(), LedgerError> {
+        let work = |writer: &mut Connection| -> rusqlite::Result<()> {
+            let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            for key in keys {
+                let sql = "DELETE FROM chunks WHERE doc_id = ?1 AND chunk_index = ?2";
+                transaction.prepare_cached(sql)?.execute(params![key.doc_id, signed(key.chunk_index)])?;
+            }
+            transaction.commit()
+        };
+        if keys.is_empty() { Ok(()) } else { work(&mut self.writer()).map_err(|e| self.wrap(e)) }
+    }
+
+    /// Number of written chunks.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn count(&self) -> Result<u64, LedgerError> {
+        let count = self.reader().query_row("SELECT count(*) FROM chunks", [], |row| row.get::<_, i64>(0));
+        count.map(i64::cast_unsigned).map_err(|e| self.wrap(e))
+    }
+
+    /// The next `limit` written chunks after a key in byte order of (doc_id, chunk_index): key, chunk id,
+    /// identity. `after = None` starts.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn page(
+        &self,
+        after: Option<&ChunkKey>,
+        limit: usize,
+    ) -> Result<Vec<(ChunkKey, Digest, String)>, LedgerError> {
+        let work = |reader: &Connection| -> rusqlite::Result<Vec<(ChunkKey, Digest, String)>> {
+            let sql = "SELECT doc_id, chunk_index, chunk_id, identity FROM chunks
+                       WHERE (doc_id, chunk_index) > (?1, ?2) ORDER BY doc_id, chunk_index LIMIT ?3";
+            let mut statement = reader.prepare_cached(sql)?;
+            // Before the first key: no id is empty, and no index is negative.
+            let (doc, index) = after.map_or(("", -1), |key| (key.doc_id.as_str(), signed(key.chunk_index)));
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let rows = statement.query_map(params![doc, index, limit], |row| {
+                let key =
+                    ChunkKey { doc_id: row.get(0)?, chunk_index: row.get::<_, i64>(1)?.cast_unsigned() };
+                Ok((key, hex_at(row, 2)?, row.get(3)?))
+            })?;
+            rows.collect()
+        };
+        work(&self.reader()).map_err(|e| self.wrap(e))
+    }
+
+    /// Stores the report of a run.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn record_run<R: Serialize>(&self, run: &str, report: &R) -> Result<(), LedgerError> {
+        let text = serde_json::to_string(report).expect("plain data");
+        let sql = "INSERT OR REPLACE INTO runs(run, report) VALUES (?1, ?2)";
+        self.writer().execute(sql, params![run, text]).map(drop).map_err(|e| self.wrap(e))
+    }
+}
+
+/// SQLite's integers are signed; an index or offset keeps its bits, and real ones stay below 2⁶³.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn hex_at(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Digest> {
+    let text: String = row.get(at)?;
+    text.parse().map_err(|why: String| {
+        rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, why.into())
+    })
+}
+
+fn bytes_at(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Digest> {
+    row.get::<_, [u8; 32]>(at).map(Digest)
+}
+
+fn wrap(path: &Path, error: rusqlite::Error) -> LedgerError {
+    let path = path.display().to_string();
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DiskFull) => LedgerError::DiskFull { path },
+        _ => LedgerError::Sqlite { path, error },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn written(doc: &str, index: u64, text: &str) -> Written {
+        let (key, hash) = (ChunkKey::new(doc, index), Digest::of(text.as_bytes()));
+        Written {
+            chunk_id: crate::chunk::chunk_id(&key, &hash),
+            key,
+            source_hash: hash,
+            content_hash: hash,
+            identity: "i".into(),
+            source_id: 3,
+            ordinal: 9,
+            run: "r".into(),
+            embedded_at: "2026-11-30T00:00:00Z".into(),
+        }
+    }
+
+    #[test]
+    fn what_was_committed_is_held_and_the_newest_wins() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger.db");
+        let ledger = Ledger::open(&path).unwrap();
+        let letter = Uuid::now_v7();
+        ledger.commit(&[written("d", 0, "old")], &[]).unwrap();
+        ledger.commit(&[written("d", 0, "new"), written("d", 1, "x")], &[(letter, "as_is".into())]).unwrap();
+        drop(ledger);
+        let ledger = Ledger::open(&path).unwrap();
+        assert_eq!(ledger.held(&ChunkKey::new("d", 0)).unwrap(), Some(written("d", 0, "new")));
+        assert_eq!(ledger.held(&ChunkKey::new("d", 2)).unwrap(), None);
+        assert_eq!(ledger.resolved().unwrap(), [(letter, "as_is".to_owned())]);
+        ledger.resolved_known(&[letter]).unwrap();
+        assert_eq!(ledger.resolved().unwrap(), []);
+        assert_eq!(ledger.tail("d", 1).unwrap(), [1]);
+        ledger.remove(&[ChunkKey::new("d", 1)]).unwrap();
+        assert_eq!(ledger.count().unwrap(), 1);
+    }
+
+    #[test]
+    fn pages_visit_every_key_once_in_byte_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&dir.path().join("ledger.db")).unwrap();
+        let keys = [("b", 1), ("a", 10), ("a", 2), ("ä", 0), ("B", 0)];
+        let rows: Vec<_> = keys.iter().map(|(doc, index)| written(doc, *index, "t")).collect();
+        ledger.commit(&rows, &[]).unwrap();
+        let (mut seen, mut after) = (Vec::new(), None);
+        loop {
+            let page = ledger.page(after.as_ref(), 2).unwrap();
+            let Some(last) = page.last() else { break };
+            after = Some(last.0.clone());
+            seen.extend(page.into_iter().map(|(key, ..)| key));
+        }
+        let mut expected: Vec<_> = rows.into_iter().map(|row| row.key).collect();
+        expected.sort();
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger.db");
+        drop(Ledger::open(&path).unwrap());
+        Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+        let error = Ledger::open(&path).unwrap_err().to_string();
+        assert!(error.contains("ledger.db") && error.contains("99"), "{error}");
+    }
+}

@@ -1,1 +1,530 @@
-//! (in work)
+//! The durable work queue and the dead-letter queue: the only room that knows sled.
+//!
+//! ```text
+//! enqueue ──> ready ──lease──> leased ──settle──> written (gone)
+//!               ^                 ├──drop───> ready
+//!               └──(its time)── delayed <──retry──┤
+//!                                 bury ──> dead letter (dlq)
+//! ```
+//!
+//! One tree, one batch per move. Leasing flushes: it makes the started marks durable and, with them, every
+//! settlement before it. What a power cut can undo is the latest settlements, and the ledger knows those.
+
+pub mod dead;
+pub mod dlq;
+pub mod durable;
+pub mod entry;
+pub mod journal;
+mod lease;
+mod open;
+pub mod policy;
+pub mod window;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use entry::{Mark, Pending, Record};
+pub use lease::Lease;
+pub use open::{Expect, OpenReport};
+use window::{Pick, Place, SUSPECT_AFTER, Slot, Window};
+
+use crate::chunk::{Chunk, Digest};
+
+/// `queue.*` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Chunks pending at most.
+    pub window_chunks: usize,
+    /// Cache of the store.
+    pub cache_mb: u64,
+}
+
+/// What can go wrong with the queue.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// No space is left.
+    #[error("the disk is full: the queue could not be flushed; free some space and run again")]
+    DiskFull,
+    /// The store answers with an error, or is not the one it should be.
+    #[error("the queue is damaged: {0}")]
+    Damaged(String),
+    /// Flushes cannot be made durable here.
+    #[error("flushes of the queue cannot be made durable on this system: {0}")]
+    NotDurable(std::io::Error),
+    /// A journal line is not ours.
+    #[error(
+        "{path} is damaged at byte {offset}: {why}; move the file aside and run `forebay rebuild`, or restore it"
+    )]
+    JournalDamaged {
+        /// The journal.
+        path: String,
+        /// Where.
+        offset: u64,
+        /// What.
+        why: String,
+    },
+    /// Reading or writing failed.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+impl From<sled::Error> for QueueError {
+    fn from(error: sled::Error) -> Self {
+        match error {
+            sled::Error::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => Self::DiskFull,
+            other => Self::Damaged(other.to_string()),
+        }
+    }
+}
+
+/// Numbers of one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Depth {
+    /// Pending chunks, those in flight included.
+    pub pending: usize,
+    /// Chunks being worked on.
+    pub in_flight: usize,
+    /// Chunks that wait for their next attempt.
+    pub delayed: usize,
+}
+
+/// What the window holds under a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldPending {
+    /// Whether it is the very same chunk (key and content).
+    pub same: bool,
+    /// Where it was read.
+    pub source_id: i64,
+    /// Place in that source.
+    pub ordinal: u64,
+}
+
+/// What [`Queue::lease`] found.
+#[derive(Debug)]
+pub enum Leased {
+    /// Work.
+    Chunks(Vec<(Lease, Chunk)>),
+    /// Nothing now; look again when something changes, or at this time.
+    Wait(Option<Instant>),
+    /// Nothing is pending.
+    Empty,
+}
+
+/// How one lease ends, dead letters apart.
+#[derive(Debug)]
+pub enum Settlement {
+    /// Its vector is confirmed by the sink and recorded in the ledger.
+    Written(Lease),
+    /// It failed and is tried again.
+    Retry {
+        /// The receipt.
+        lease: Lease,
+        /// Attempts charged in all, this failure included (or not, when it is nobody's fault).
+        attempts: u32,
+        /// Wait before it may be leased again.
+        after: Duration,
+    },
+}
+
+/// What came of settling.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Keys written although their document no longer has them: to be deleted from sink and ledger.
+    pub stale: Vec<crate::chunk::ChunkKey>,
+    /// Chunks not tried again because a newer version of them is pending.
+    pub superseded: u64,
+}
+
+/// The queue. Clones share one store.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    shared: Arc<Shared>,
+}
+
+/// The store and what is known of it in memory.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    db: sled::Db,
+    sync: durable::Sync,
+    boot: u128,
+    state: Mutex<State>,
+    room: Condvar,
+    changed: tokio::sync::watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct State {
+    window: Window,
+    marks: HashMap<u64, HashSet<u64>>,
+    seq_next: u64,
+    batch: sled::Batch,
+    batched: usize,
+    journal: journal::Journal,
+    letters: dlq::Counts,
+}
+
+/// Changes gathered before they are applied as one batch: bounds the epoch garbage of one batch.
+const BATCH_MAX: usize = 512;
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock leaves the window as consistent as a crash does: the tree decides at open.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply(&self, state: &mut State) -> Result<(), QueueError> {
+        if state.batched > 0 {
+            state.batched = 0;
+            self.db.apply_batch(std::mem::take(&mut state.batch))?;
+            durable::drain_epochs();
+        }
+        Ok(())
+    }
+
+    fn apply_if_large(&self, state: &mut State) -> Result<(), QueueError> {
+        if state.batched >= BATCH_MAX { self.apply(state) } else { Ok(()) }
+    }
+
+    fn told(&self) {
+        self.room.notify_all();
+        self.changed.send_modify(|n| *n = n.wrapping_add(1));
+    }
+
+    fn give_back(&self, seq: u64) {
+        {
+            let mut state = self.state();
+            let Some(slot) = state.window.slot(seq) else { return };
+            let (place, cancelled) = (slot.place, slot.cancelled);
+            if let Place::Leased(mark) = place {
+                if cancelled || state.window.superseded(seq) {
+                    state.remove(seq);
+                } else {
+                    state.window.give_back(seq);
+                }
+                state.unmark(mark, seq, self.boot, true);
+            }
+        }
+        self.told();
+    }
+}
+
+impl State {
+    fn put(&mut self, key: &[u8], value: Vec<u8>) {
+        self.batch.insert(key, value);
+        self.batched += 1;
+    }
+
+    fn take(&mut self, key: &[u8]) {
+        self.batch.remove(key);
+        self.batched += 1;
+    }
+
+    fn remove(&mut self, seq: u64) -> Option<Slot> {
+        let slot = self.window.remove(seq)?;
+        self.take(&entry::numbered(entry::PENDING, seq));
+        Some(slot)
+    }
+
+    fn insert(&mut self, pending: &Pending, place: Place) {
+        let seq = self.seq_next;
+        self.seq_next += 1;
+        let bytes = pending.encode();
+        let slot = slot_of(pending, place, bytes.len());
+        self.put(&entry::numbered(entry::PENDING, seq), bytes);
+        self.window.insert(seq, slot);
+    }
+
+    /// A chunk leaves its mark. When it stays pending under its number (`stays`) the mark is written anew,
+    /// so that a later crash is not laid at its door.
+    fn unmark(&mut self, mark: u64, seq: u64, boot: u128, stays: bool) {
+        let Some(seqs) = self.marks.get_mut(&mark) else { return };
+        seqs.remove(&seq);
+        let key = entry::numbered(entry::MARK, mark);
+        if seqs.is_empty() {
+            self.marks.remove(&mark);
+            self.take(&key);
+        } else if stays {
+            let value = Mark { boot, seqs: seqs.iter().copied().collect() }.encode();
+            self.put(&key, value);
+        }
+    }
+}
+
+pub(super) fn slot_of(pending: &Pending, place: Place, bytes: usize) -> Slot {
+    Slot {
+        key: pending.chunk.key.short_hash(),
+        chunk: prefix(&pending.chunk.id()),
+        source_id: pending.chunk.source_id,
+        ordinal: pending.chunk.ordinal,
+        bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+        place,
+        suspect: pending.record.unclean >= SUSPECT_AFTER,
+        cancelled: false,
+    }
+}
+
+fn prefix(digest: &Digest) -> u128 {
+    u128::from_be_bytes(digest.0[..16].try_into().expect("16 of 32 bytes"))
+}
+
+impl Queue {
+    /// Numbers of this moment.
+    pub fn depth(&self) -> Depth {
+        let state = self.shared.state();
+        Depth {
+            pending: state.window.len(),
+            in_flight: state.window.leased(),
+            delayed: state.window.delayed(),
+        }
+    }
+
+    /// Wakes whoever waits whenever something is enqueued, given back or settled.
+    pub fn changed(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.shared.changed.subscribe()
+    }
+
+    /// What is pending under this key, compared with a chunk id.
+    pub fn held(&self, key: &crate::chunk::ChunkKey, chunk_id: &Digest) -> Option<HeldPending> {
+        let state = self.shared.state();
+        let (_, slot) = state.window.by_key(key.short_hash())?;
+        Some(HeldPending {
+            same: slot.chunk == prefix(chunk_id),
+            source_id: slot.source_id,
+            ordinal: slot.ordinal,
+        })
+    }
+
+    /// Takes a chunk in as the newest of its key. An older version that is not yet leased makes way; one that
+    /// is leased finishes first. Durable after the next [`Queue::flush`] or lease. True when an older version
+    /// made way.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn enqueue(&self, chunk: Chunk) -> Result<bool, QueueError> {
+        self.enqueue_with(chunk, Record::default())
+    }
+
+    fn enqueue_with(&self, chunk: Chunk, record: Record) -> Result<bool, QueueError> {
+        let made_way = {
+            let mut state = self.shared.state();
+            let older = state.window.by_key(chunk.key.short_hash());
+            let older = older.filter(|(_, slot)| !matches!(slot.place, Place::Leased(_))).map(|(seq, _)| seq);
+            let made_way = older.is_some_and(|seq| state.remove(seq).is_some());
+            state.insert(&Pending { chunk, record }, Place::Ready);
+            self.shared.apply_if_large(&mut state)?;
+            made_way
+        };
+        self.shared.told();
+        Ok(made_way)
+    }
+
+    /// Removes what is pending under a key because its document no longer has it. True when there was something.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn cancel(&self, key: &crate::chunk::ChunkKey) -> Result<bool, QueueError> {
+        let mut state = self.shared.state();
+        let hash = key.short_hash();
+        let waiting = state.window.by_key(hash).filter(|(_, slot)| !matches!(slot.place, Place::Leased(_)));
+        let waiting = waiting.map(|(seq, _)| seq);
+        if let Some(seq) = waiting {
+            state.remove(seq);
+        }
+        // An older version may be out at the same time.
+        let out: Vec<u64> = state.marks.values().flatten().copied().collect();
+        let out: Vec<u64> =
+            out.into_iter().filter(|seq| state.window.slot(*seq).is_some_and(|s| s.key == hash)).collect();
+        out.iter().for_each(|seq| state.window.cancel(*seq));
+        if waiting.is_none() && out.is_empty() {
+            return Ok(false);
+        }
+        self.shared.apply_if_large(&mut state)?;
+        drop(state);
+        self.shared.told();
+        Ok(true)
+    }
+
+    /// Waits until fewer than `limit` chunks are pending, at most `patience`. True when there is room.
+    pub fn wait_for_room(&self, limit: usize, patience: Duration) -> bool {
+        let state = self.shared.state();
+        let waited = self.shared.room.wait_timeout_while(state, patience, |s| s.window.len() >= limit);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.window.len() < limit
+    }
+
+    /// Hands out the oldest chunks, durably marked as started: at most `chunks`, and (but for the first) `bytes`
+    /// of stored form.
+    ///
+    /// # Errors
+    /// See [`QueueError`]; the chunks are then back in the queue.
+    pub fn lease(&self, chunks: usize, bytes: usize) -> Result<Leased, QueueError> {
+        let (seqs, mark) = {
+            let mut state = self.shared.state();
+            let seqs = match state.window.pick(Instant::now(), chunks, bytes) {
+                Pick::Chunks(seqs) => seqs,
+                Pick::Wait(at) => return Ok(Leased::Wait(at)),
+                Pick::Empty => return Ok(Leased::Empty),
+            };
+            let mark = state.seq_next;
+            state.seq_next += 1;
+            state.window.lease(&seqs, mark);
+            state.marks.insert(mark, seqs.iter().copied().collect());
+            let value = Mark { boot: self.shared.boot, seqs: seqs.clone() }.encode();
+            state.put(&entry::numbered(entry::MARK, mark), value);
+            (seqs, mark)
+        };
+        let leased = self.flush().and_then(|()| self.read(&seqs));
+        if leased.is_err() {
+            seqs.iter().for_each(|seq| self.shared.give_back(*seq));
+            tracing::debug!(mark, "a lease was taken back");
+        }
+        leased.map(Leased::Chunks)
+    }
+
+    fn read(&self, seqs: &[u64]) -> Result<Vec<(Lease, Chunk)>, QueueError> {
+        let mut out = Vec::with_capacity(seqs.len());
+        let mut stored = Vec::with_capacity(seqs.len());
+        for seq in seqs {
+            let bytes = self.shared.db.get(entry::numbered(entry::PENDING, *seq))?;
+            let pending = bytes.and_then(|bytes| Pending::decode(&bytes));
+            stored.push(
+                pending.ok_or_else(|| QueueError::Damaged(format!("pending chunk {seq} is unreadable")))?,
+            );
+        }
+        for (seq, Pending { chunk, record }) in seqs.iter().zip(stored) {
+            let lease = Lease {
+                shared: Arc::clone(&self.shared),
+                seq: *seq,
+                spent: false,
+                key: chunk.key.clone(),
+                chunk_id: chunk.id(),
+                record,
+            };
+            out.push((lease, chunk));
+        }
+        Ok(out)
+    }
+
+    /// Ends leases. Rides the next flush: after a crash the ledger says what was written.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, QueueError> {
+        let mut settled = Settled::default();
+        {
+            let mut state = self.shared.state();
+            for settlement in settlements {
+                self.settle_one(&mut state, settlement, &mut settled)?;
+            }
+            self.shared.apply_if_large(&mut state)?;
+        }
+        self.shared.told();
+        Ok(settled)
+    }
+
+    fn settle_one(
+        &self,
+        state: &mut State,
+        settlement: Settlement,
+        settled: &mut Settled,
+    ) -> Result<(), QueueError> {
+        match settlement {
+            Settlement::Written(lease) => {
+                let key = lease.key.clone();
+                let (seq, _) = lease.spend();
+                self.release(state, seq);
+                if state.remove(seq).is_some_and(|slot| slot.cancelled) {
+                    settled.stale.push(key);
+                }
+            }
+            Settlement::Retry { lease, attempts, after } => {
+                let (seq, mut record) = lease.spend();
+                self.release(state, seq);
+                let superseded = state.window.superseded(seq);
+                let stored = match state.window.slot(seq) {
+                    Some(slot) if !slot.cancelled && !superseded => self.pending(state, seq)?,
+                    _ => None,
+                };
+                state.remove(seq);
+                let Some(stored) = stored else {
+                    settled.superseded += 1;
+                    return Ok(());
+                };
+                let now_ms = now_ms();
+                record.attempts = attempts;
+                record.not_before_ms = now_ms + u64::try_from(after.as_millis()).unwrap_or(0);
+                if record.first_failed_ms == 0 {
+                    record.first_failed_ms = now_ms;
+                }
+                let pending = Pending { chunk: stored.chunk, record };
+                state.insert(&pending, Place::Delayed(Instant::now() + after));
+            }
+        }
+        Ok(())
+    }
+
+    /// The stored form of a pending chunk, gathered changes included.
+    fn pending(&self, state: &mut State, seq: u64) -> Result<Option<Pending>, QueueError> {
+        self.shared.apply(state)?;
+        let bytes = self.shared.db.get(entry::numbered(entry::PENDING, seq))?;
+        Ok(bytes.and_then(|bytes| Pending::decode(&bytes)))
+    }
+
+    fn release(&self, state: &mut State, seq: u64) {
+        if let Some(Place::Leased(mark)) = state.window.slot(seq).map(|slot| slot.place) {
+            state.unmark(mark, seq, self.shared.boot, false);
+        }
+    }
+
+    /// Settles pending chunks for which `done` says that the ledger holds them: what a crash between ledger and
+    /// queue left behind. Gives their number.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn catch_up(&self, done: &mut dyn FnMut(&Chunk) -> bool) -> Result<usize, QueueError> {
+        let mut count = 0;
+        let mut state = self.shared.state();
+        self.shared.apply(&mut state)?;
+        for seq in state.window.seqs() {
+            let bytes = self.shared.db.get(entry::numbered(entry::PENDING, seq))?;
+            let Some(pending) = bytes.and_then(|bytes| Pending::decode(&bytes)) else { continue };
+            if done(&pending.chunk) {
+                state.remove(seq);
+                count += 1;
+            }
+            self.shared.apply_if_large(&mut state)?;
+        }
+        Ok(count)
+    }
+
+    /// Makes everything so far durable.
+    ///
+    /// # Errors
+    /// `DiskFull`, or damage that ends the run.
+    pub fn flush(&self) -> Result<(), QueueError> {
+        self.shared.apply(&mut self.shared.state())?;
+        self.shared.db.flush()?;
+        self.shared.sync.after_flush().map_err(QueueError::NotDurable)
+    }
+}
+
+/// Wall clock, milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Wall clock, RFC 3339 UTC with milliseconds.
+pub(crate) fn now_text() -> String {
+    let millis = i64::try_from(now_ms()).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| String::new(), |time| format!("{time:.3}"))
+}

@@ -1,0 +1,375 @@
+//! The data folder: who may use it, in which order its parts open, and what is rebuilt when one was lost.
+//!
+//! Order: lock, witness, ledger, journal, queue. The queue catches up from the journal; a queue that is gone
+//! or damaged is moved aside and made anew from the journal (dead letters) and the sources (pending work).
+
+mod lock;
+pub mod witness;
+
+use std::{
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+use lock::Lock;
+use witness::Witness;
+
+use crate::{
+    chunk::Chunk,
+    identity::Identity,
+    ledger::{Ledger, LedgerError},
+    queue::{self, Expect, OpenReport, Queue, QueueError, journal::Journal},
+};
+
+/// `data.*` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The folder.
+    pub dir: String,
+}
+
+/// What can go wrong with the data folder.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// Another process has it.
+    #[error(
+        "{dir} is in use by process {pid}; `forebay status` and `forebay dlq` work beside it, a second run does not"
+    )]
+    Held {
+        /// The folder.
+        dir: String,
+        /// Holder.
+        pid: String,
+    },
+    /// A file of it cannot be used.
+    #[error("{path} is damaged: {what}; see `forebay rebuild --help`")]
+    Damaged {
+        /// The file.
+        path: String,
+        /// What.
+        what: String,
+    },
+    /// Made by a newer version.
+    #[error("{path} has format {found}, this version knows {known}; use the newer forebay")]
+    Newer {
+        /// The file.
+        path: String,
+        /// Its format.
+        found: u32,
+        /// Ours.
+        known: u32,
+    },
+    /// Reading or writing failed.
+    #[error("{path}: {error}; check the path, its permissions and the free space")]
+    Io {
+        /// The file.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The queue, in a way that a rebuild does not mend.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+impl FolderError {
+    fn io(path: &Path, error: std::io::Error) -> Self {
+        Self::Io { path: path.display().to_string(), error }
+    }
+}
+
+/// What opening found and mended, in words for the user.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// Why the queue was made anew; `None` when it was not.
+    pub queue_rebuilt: Option<String>,
+    /// Dead letters that came back from the journal.
+    pub letters: usize,
+    /// Sources that must be read again.
+    pub sources: usize,
+    /// Chunks that were in flight when the last process died.
+    pub unclean: usize,
+}
+
+/// An open data folder.
+#[derive(Debug)]
+pub struct Folder {
+    /// Its path.
+    pub dir: PathBuf,
+    /// Identifies it; stored with every vector it writes.
+    pub store: String,
+    /// Work and dead letters.
+    pub queue: Queue,
+    /// What is written.
+    pub ledger: Ledger,
+    /// What opening found.
+    pub recovered: Recovered,
+    /// Chunks to be buried as crash suspects.
+    pub suspected: Vec<(queue::Lease, Chunk)>,
+    _lock: Lock,
+}
+
+impl Folder {
+    /// Opens or makes the folder.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn open(dir: &Path, settings: &queue::Settings, retry_cap_ms: u64) -> Result<Self, FolderError> {
+        make_private(dir)?;
+        let lock = Lock::take(dir)?;
+        let ledger_path = dir.join("ledger.db");
+        let witness = Witness::read(dir)?;
+        let lived = ["queue", "ledger.db", "dead-letters.jsonl"].iter().any(|name| dir.join(name).exists());
+        let had_witness = witness.is_some();
+        let mut witness = witness.unwrap_or_else(Witness::new);
+        if !had_witness {
+            witness.write(dir)?;
+        }
+        if had_witness && witness.generation > 0 && !ledger_path.exists() {
+            let path = ledger_path.display().to_string();
+            return Err(FolderError::Damaged { path, what: "it is gone, and this folder had one".into() });
+        }
+        let ledger = Ledger::open(&ledger_path)?;
+        restrict(&ledger_path);
+        let expect = Expect {
+            store: witness.store.as_u128(),
+            generation: witness.generation,
+            boot: boot_id(),
+            fresh: witness.generation == 0 && !lived,
+            retry_cap_ms,
+        };
+        let mut recovered = Recovered::default();
+        let (queue, report) = open_queue(dir, settings, expect, &ledger, &mut recovered)?;
+        witness.generation = report.generation;
+        witness.write(dir)?;
+        recovered.unclean = report.unclean;
+        let resolved = ledger.resolved()?;
+        queue.resolve(&resolved)?;
+        ledger.resolved_known(&resolved.iter().map(|(id, _)| *id).collect::<Vec<_>>())?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            store: witness.store.to_string(),
+            queue,
+            ledger,
+            recovered,
+            suspected: report.suspected,
+            _lock: lock,
+        })
+    }
+
+    /// Settles what the ledger holds under this identity although the queue still has it: a crash came between
+    /// the two. Gives the number of chunks that need not be embedded again.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn catch_up(&self, identity: &Identity) -> Result<usize, FolderError> {
+        let (stored, mut failed) = (identity.stored(), None);
+        let count = self.queue.catch_up(&mut |chunk| match self.ledger.held(&chunk.key) {
+            Ok(held) => held.is_some_and(|held| held.identity == stored && held.chunk_id == chunk.id()),
+            Err(error) => {
+                failed = Some(error);
+                false
+            }
+        })?;
+        failed.map_or(Ok(count), |error| Err(error.into()))
+    }
+}
+
+/// Opens the queue; one that is gone, damaged, rolled back or makes sled panic is moved aside and made anew.
+fn open_queue(
+    dir: &Path,
+    settings: &queue::Settings,
+    expect: Expect,
+    ledger: &Ledger,
+    recovered: &mut Recovered,
+) -> Result<(Queue, OpenReport), FolderError> {
+    let path = dir.join("queue");
+    let journal = || Journal::open(&dir.join("dead-letters.jsonl"));
+    let open = |expect| {
+        let journal = journal()?;
+        catch_unwind(AssertUnwindSafe(|| Queue::open(&path, settings, expect, journal)))
+            .unwrap_or_else(|_| Err(QueueError::Damaged("its store cannot be read (sled panicked)".into())))
+    };
+    let gone = !expect.fresh && !path.exists();
+    let why = match if gone { Err(QueueError::Damaged("it is gone".into())) } else { open(expect) } {
+        Err(QueueError::Damaged(why)) => why,
+        other => return Ok(other?),
+    };
+    if path.exists() {
+        let aside = dir.join(format!("queue.damaged-{}", queue::now_ms()));
+        std::fs::rename(&path, &aside).map_err(|error| FolderError::io(&path, error))?;
+        tracing::warn!(aside = %aside.display(), "the damaged queue was moved aside");
+    }
+    recovered.sources = ledger.read_all_again()?;
+    let (queue, report) = open(Expect { fresh: true, ..expect })?;
+    recovered.letters = usize::try_from(queue.letter_counts().sum(|_, _| true)).unwrap_or(usize::MAX);
+    recovered.queue_rebuilt = Some(why);
+    Ok((queue, report))
+}
+
+/// 0700: texts lie in here.
+fn make_private(dir: &Path) -> Result<(), FolderError> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| FolderError::io(dir, error))
+}
+
+fn restrict(path: &Path) {
+    // Best effort: on a file system without modes the folder's own mode has to do.
+    let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
+}
+
+/// The machine's boot id; 0 where there is none, which then counts every unclean end.
+fn boot_id() -> u128 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.trim().parse::<uuid::Uuid>().map_or(0, |id| id.as_u128())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{chunk::*, error::*, queue::dead::*, queue::dlq::Filter, queue::*};
+
+    const SETTINGS: queue::Settings = queue::Settings { window_chunks: 100, cache_mb: 4 };
+
+    fn open(dir: &Path) -> Folder {
+        Folder::open(dir, &SETTINGS, 30_000).unwrap()
+    }
+
+    fn chunk(doc: &str) -> Chunk {
+        let source_hash = Digest::of(doc.as_bytes());
+        let key = ChunkKey::new(doc, 0);
+        Chunk { key, text: doc.into(), meta: None, source_hash, source_id: 1, ordinal: 0, line: 1 }
+    }
+
+    fn burial(chunk: &Chunk) -> Burial {
+        Burial {
+            subject: Subject::Chunk(chunk.key.clone()),
+            doc_id: None,
+            chunk_id: Some(chunk.id()),
+            identity: None,
+            stage: Stage::Embedder,
+            fault: Fault::new(Class::NonFiniteVector, "why"),
+            attempts: 1,
+            origin: Origin { source_id: 1, source: "s".into(), line: 1, offset: 0 },
+            payload: Payload::Chunk { text: "t".into(), meta: None, source_hash: chunk.source_hash },
+        }
+    }
+
+    fn lease(queue: &Queue) -> Vec<(Lease, Chunk)> {
+        match queue.lease(10, 1_000_000).unwrap() {
+            Leased::Chunks(chunks) => chunks,
+            _ => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_second_opener_is_told_the_holders_pid() {
+        let dir = tempfile::tempdir().unwrap();
+        let _held = open(dir.path());
+        let error = Folder::open(dir.path(), &SETTINGS, 1).unwrap_err().to_string();
+        assert!(error.contains(&std::process::id().to_string()), "{error}");
+    }
+
+    #[test]
+    fn a_dropped_lease_puts_its_chunk_back_and_a_settled_one_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = open(dir.path());
+        folder.queue.enqueue(chunk("a")).unwrap();
+        drop(lease(&folder.queue));
+        let mut again = lease(&folder.queue);
+        let (receipt, text) = again.pop().unwrap();
+        assert_eq!(text, chunk("a"));
+        folder.queue.settle(vec![Settlement::Written(receipt)]).unwrap();
+        assert!(matches!(folder.queue.lease(1, 1).unwrap(), Leased::Empty));
+        drop(folder);
+        assert_eq!(open(dir.path()).queue.depth().pending, 0);
+    }
+
+    #[test]
+    fn a_lost_queue_comes_back_from_journal_and_sources() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = open(dir.path());
+        folder.ledger.register("/in.jsonl", "f", "T").unwrap();
+        let source = folder.ledger.register("/in.jsonl", "f", "T").unwrap();
+        folder.ledger.source_read(&source, &crate::ledger::SourceState::Done, 1, "T").unwrap();
+        folder.queue.enqueue(chunk("bad")).unwrap();
+        let (receipt, bad) = lease(&folder.queue).pop().unwrap();
+        let letters = folder.queue.bury(vec![(Some(receipt), burial(&bad))]).unwrap();
+        drop(folder);
+        std::fs::remove_dir_all(dir.path().join("queue")).unwrap();
+        let folder = open(dir.path());
+        assert_eq!(folder.recovered.queue_rebuilt.as_deref(), Some("it is gone"));
+        assert_eq!((folder.recovered.letters, folder.recovered.sources), (1, 1));
+        assert_eq!(folder.queue.letters(&Filter::default(), 9).unwrap(), [letters[0].clone().unwrap()]);
+        assert_eq!(folder.ledger.unread_sources().unwrap(), ["/in.jsonl"]);
+    }
+
+    #[test]
+    fn a_store_that_comes_back_empty_or_rolled_back_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path()));
+        let copy = dir.path().join("copy");
+        std::fs::create_dir(&copy).unwrap();
+        for entry in std::fs::read_dir(dir.path().join("queue")).unwrap().flatten() {
+            if entry.path().is_file() {
+                std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+            }
+        }
+        drop(open(dir.path()));
+        std::fs::remove_dir_all(dir.path().join("queue")).unwrap();
+        std::fs::rename(&copy, dir.path().join("queue")).unwrap();
+        let why = open(dir.path()).recovered.queue_rebuilt.unwrap();
+        assert!(why.contains("rolled back"), "{why}");
+        std::fs::remove_dir_all(dir.path().join("queue")).unwrap();
+        drop(sled::open(dir.path().join("queue")).unwrap());
+        let why = open(dir.path()).recovered.queue_rebuilt.unwrap();
+        assert!(why.contains("came back empty"), "{why}");
+    }
+
+    #[test]
+    fn a_chunk_that_died_alone_thrice_is_suspected_and_a_power_cut_charges_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path()).queue.enqueue(chunk("a")).unwrap();
+        for round in 1..=5 {
+            let folder = open(dir.path());
+            if round == 1 {
+                folder.queue.enqueue(chunk("a")).unwrap();
+            }
+            assert!(folder.suspected.is_empty(), "round {round}");
+            lease(&folder.queue).into_iter().for_each(|(lease, _)| lease.abandon());
+        }
+        let folder = open(dir.path());
+        assert_eq!(folder.suspected.len(), 1);
+        assert_eq!(folder.suspected[0].1.key.doc_id, "a");
+    }
+
+    #[test]
+    fn what_the_ledger_holds_is_not_embedded_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = open(dir.path());
+        let label = "x".to_owned();
+        let identity = Identity { label, digest: Digest::of(b"x") };
+        folder.queue.enqueue(chunk("a")).unwrap();
+        folder.queue.enqueue(chunk("b")).unwrap();
+        let a = chunk("a");
+        let row = crate::ledger::Written {
+            key: a.key.clone(),
+            chunk_id: a.id(),
+            source_hash: a.source_hash,
+            content_hash: a.content_hash(),
+            identity: identity.stored(),
+            source_id: 1,
+            ordinal: 0,
+            run: "r".into(),
+            embedded_at: "T".into(),
+        };
+        folder.ledger.commit(&[row], &[]).unwrap();
+        assert_eq!(folder.catch_up(&identity).unwrap(), 1);
+        assert_eq!(lease(&folder.queue).len(), 1);
+    }
+}

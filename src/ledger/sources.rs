@@ -1,0 +1,112 @@
+//! What was registered as input, and whether it was read to its end.
+
+use rusqlite::{Connection, params};
+
+use super::{Ledger, LedgerError};
+
+/// A registered source. Ordinals are compared only within one `source_id`, and a file whose content changed is
+/// another source under the same uri.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegisteredSource {
+    /// Number.
+    pub source_id: i64,
+    /// Where it is: an absolute path.
+    pub uri: String,
+}
+
+/// How far a source was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceState {
+    /// To its end, and all of it is durable in queue, ledger or DLQ.
+    Done,
+    /// To its end, but something was missing there: a cut stream, say.
+    Incomplete(String),
+}
+
+impl Ledger {
+    /// Registers a source, or finds it when it is known. Durable on return.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn register(&self, uri: &str, fingerprint: &str, at: &str) -> Result<RegisteredSource, LedgerError> {
+        let work = |writer: &Connection| -> rusqlite::Result<i64> {
+            writer.execute(
+                "INSERT INTO sources(uri, fingerprint, registered_at) VALUES (?1, ?2, ?3)
+                 ON CONFLICT (uri, fingerprint) DO UPDATE SET done_at = NULL",
+                params![uri, fingerprint, at],
+            )?;
+            let sql = "SELECT source_id FROM sources WHERE uri = ?1 AND fingerprint = ?2";
+            writer.query_row(sql, params![uri, fingerprint], |row| row.get(0))
+        };
+        let source_id = work(&self.writer()).map_err(|e| self.wrap(e))?;
+        Ok(RegisteredSource { source_id, uri: uri.to_owned() })
+    }
+
+    /// Records that a source was read to its end; older contents under the same uri are done with, too.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn source_read(
+        &self,
+        source: &RegisteredSource,
+        state: &SourceState,
+        bytes: u64,
+        at: &str,
+    ) -> Result<(), LedgerError> {
+        let incomplete = match state {
+            SourceState::Done => None,
+            SourceState::Incomplete(why) => Some(why),
+        };
+        let work = |writer: &Connection| -> rusqlite::Result<()> {
+            let sql = "UPDATE sources SET done_at = ?2, incomplete = ?3, read_to = ?4 WHERE source_id = ?1";
+            writer.execute(sql, params![source.source_id, at, incomplete, super::signed(bytes)])?;
+            let sql = "UPDATE sources SET done_at = ?2 WHERE uri = ?1 AND done_at IS NULL";
+            writer.execute(sql, params![source.uri, at]).map(drop)
+        };
+        work(&self.writer()).map_err(|e| self.wrap(e))
+    }
+
+    /// Uris that were registered and not read to their end, oldest first.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn unread_sources(&self) -> Result<Vec<String>, LedgerError> {
+        let work = |reader: &Connection| -> rusqlite::Result<Vec<String>> {
+            let sql = "SELECT uri FROM sources WHERE done_at IS NULL GROUP BY uri ORDER BY min(source_id)";
+            let mut statement = reader.prepare_cached(sql)?;
+            statement.query_map([], |row| row.get(0))?.collect()
+        };
+        work(&self.reader()).map_err(|e| self.wrap(e))
+    }
+
+    /// Makes every source unread: the queue was lost, and what was pending in it must be found again. Gives
+    /// their number.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn read_all_again(&self) -> Result<usize, LedgerError> {
+        let sql = "UPDATE sources SET done_at = NULL";
+        self.writer().execute(sql, []).map_err(|e| self.wrap(e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_unread_until_its_end_was_reached() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&dir.path().join("ledger.db")).unwrap();
+        let first = ledger.register("/a", "f1", "T").unwrap();
+        assert_eq!(ledger.register("/a", "f1", "T").unwrap(), first);
+        let changed = ledger.register("/a", "f2", "T").unwrap();
+        assert_ne!(changed.source_id, first.source_id);
+        ledger.register("/b", "f", "T").unwrap();
+        assert_eq!(ledger.unread_sources().unwrap(), ["/a", "/b"]);
+        ledger.source_read(&changed, &SourceState::Done, 7, "T").unwrap();
+        assert_eq!(ledger.unread_sources().unwrap(), ["/b"]);
+        assert_eq!(ledger.read_all_again().unwrap(), 3);
+        assert_eq!(ledger.unread_sources().unwrap(), ["/a", "/b"]);
+    }
+}
