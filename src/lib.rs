@@ -8,6 +8,7 @@ pub mod identity;
 pub mod embed;
 pub mod folder;
 pub mod ledger;
+pub mod pipeline;
 pub mod queue;
 pub mod sink;
 pub mod source;

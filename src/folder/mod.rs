@@ -10,6 +10,7 @@ use std::{
     os::unix::fs::{DirBuilderExt, PermissionsExt},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 use lock::Lock;
@@ -109,8 +110,7 @@ pub struct Folder {
     pub ledger: Ledger,
     /// What opening found.
     pub recovered: Recovered,
-    /// Chunks to be buried as crash suspects.
-    pub suspected: Vec<(queue::Lease, Chunk)>,
+    suspected: Mutex<Vec<(queue::Lease, Chunk)>>,
     _lock: Lock,
 }
 
@@ -157,9 +157,14 @@ impl Folder {
             queue,
             ledger,
             recovered,
-            suspected: report.suspected,
+            suspected: Mutex::new(report.suspected),
             _lock: lock,
         })
+    }
+
+    /// Chunks to be buried as crash suspects, once.
+    pub fn take_suspects(&self) -> Vec<(queue::Lease, Chunk)> {
+        std::mem::take(&mut *self.suspected.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Settles what the ledger holds under this identity although the queue still has it: a crash came between
@@ -221,6 +226,21 @@ fn make_private(dir: &Path) -> Result<(), FolderError> {
 fn restrict(path: &Path) {
     // Best effort: on a file system without modes the folder's own mode has to do.
     let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
+}
+
+/// Free space of the folder's file system in MiB; `None` when it cannot be told.
+pub fn free_mb(dir: &Path) -> Option<u64> {
+    let path = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()).ok()?;
+    let mut stats = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    #[expect(unsafe_code, reason = "std has no call for free space")]
+    // SAFETY: the path is a C string and the buffer is of the call's own type; it is read only on success.
+    let stats = unsafe {
+        if libc::statvfs(path.as_ptr(), stats.as_mut_ptr()) != 0 {
+            return None;
+        }
+        stats.assume_init()
+    };
+    Some(stats.f_bavail.saturating_mul(stats.f_frsize) / (1024 * 1024))
 }
 
 /// The machine's boot id; 0 where there is none, which then counts every unclean end.
@@ -340,12 +360,13 @@ mod tests {
             if round == 1 {
                 folder.queue.enqueue(chunk("a")).unwrap();
             }
-            assert!(folder.suspected.is_empty(), "round {round}");
+            assert!(folder.take_suspects().is_empty(), "round {round}");
             lease(&folder.queue).into_iter().for_each(|(lease, _)| lease.abandon());
         }
         let folder = open(dir.path());
-        assert_eq!(folder.suspected.len(), 1);
-        assert_eq!(folder.suspected[0].1.key.doc_id, "a");
+        let suspects = folder.take_suspects();
+        assert_eq!(suspects.len(), 1);
+        assert_eq!(suspects[0].1.key.doc_id, "a");
     }
 
     #[test]

@@ -79,6 +79,16 @@ impl Ledger {
         work(&self.reader()).map_err(|e| self.wrap(e))
     }
 
+    /// The uri of a source.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn source_uri(&self, source_id: i64) -> Result<Option<String>, LedgerError> {
+        let sql = "SELECT uri FROM sources WHERE source_id = ?1";
+        let uri = self.reader().query_row(sql, [source_id], |row| row.get(0));
+        rusqlite::OptionalExtension::optional(uri).map_err(|e| self.wrap(e))
+    }
+
     /// Makes every source unread: the queue was lost, and what was pending in it must be found again. Gives
     /// their number.
     ///

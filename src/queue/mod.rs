@@ -217,6 +217,16 @@ impl Shared {
     }
 }
 
+impl Drop for Shared {
+    /// A clean end leaves nothing to catch up with. A failure here costs just that.
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if self.db.apply_batch(std::mem::take(&mut state.batch)).is_ok() {
+            let _ = self.db.flush();
+        }
+    }
+}
+
 impl State {
     fn put(&mut self, key: &[u8], value: Vec<u8>) {
         self.batch.insert(key, value);
@@ -290,6 +300,17 @@ impl Queue {
     /// Wakes whoever waits whenever something is enqueued, given back or settled.
     pub fn changed(&self) -> tokio::sync::watch::Receiver<u64> {
         self.shared.changed.subscribe()
+    }
+
+    /// Wakes whoever waits for the queue although nothing in it changed.
+    pub fn nudge(&self) {
+        self.shared.told();
+    }
+
+    /// Short hashes of the keys of all pending chunks.
+    pub fn pending_keys(&self) -> Vec<u128> {
+        let state = self.shared.state();
+        state.window.seqs().into_iter().filter_map(|seq| Some(state.window.slot(seq)?.key)).collect()
     }
 
     /// What is pending under this key, compared with a chunk id.

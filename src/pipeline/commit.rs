@@ -1,0 +1,104 @@
+//! One batch into sink, ledger and queue, in this order; on the sink's thread.
+//!
+//! A crash after the sink costs a repeated idempotent write; after the ledger, nothing.
+
+use super::{batch::Item, line::Line};
+use crate::{
+    chunk::Embedding,
+    error::{Class, Fault},
+    ledger::{LedgerError, Written},
+    queue::{Settlement, now_text},
+    sink::{Confirmed, Row, SinkError},
+};
+
+/// What came of it.
+pub enum Committed {
+    /// Written, recorded, counted, settled.
+    Done,
+    /// Not written; the chunks come back.
+    Refused(Vec<Item<Embedding>>, SinkError),
+    /// Written, but it cannot be recorded: halt.
+    Broken(String),
+}
+
+/// Writes one batch.
+pub fn commit(line: &Line, items: Vec<Item<Embedding>>) -> Committed {
+    let rows: Vec<Row> = items.iter().map(row).collect();
+    let confirmed = line.sink.accept(&rows).and_then(|confirmed| match confirmed {
+        Confirmed::Now => Ok(()),
+        Confirmed::Later => line.sink.confirm(),
+    });
+    if let Err(error) = confirmed {
+        return Committed::Refused(items, error);
+    }
+    let at = now_text();
+    let written: Vec<Written> = items.iter().zip(&rows).map(|(item, row)| record(line, item, row, &at)).collect();
+    let mut resolves = Vec::new();
+    for row in &rows {
+        match line.folder.queue.resolves(&row.key, &row.chunk_id) {
+            Ok(resolved) => resolves.extend(resolved),
+            Err(error) => return Committed::Broken(error.to_string()),
+        }
+    }
+    match line.folder.ledger.commit(&written, &resolves) {
+        Ok(()) => {}
+        Err(error @ LedgerError::DiskFull { .. }) => {
+            let fault = Fault::new(Class::DiskFull, error.to_string());
+            return Committed::Refused(items, SinkError::Unavailable(fault));
+        }
+        Err(error) => return Committed::Broken(error.to_string()),
+    }
+    count(line, &rows);
+    match settle(line, items, &resolves) {
+        Ok(()) => Committed::Done,
+        Err(why) => Committed::Broken(why),
+    }
+}
+
+fn row(item: &Item<Embedding>) -> Row {
+    Row {
+        key: item.chunk.key.clone(),
+        chunk_id: *item.lease.chunk_id(),
+        source_hash: item.chunk.source_hash,
+        content_hash: item.chunk.content_hash(),
+        text: item.chunk.text.clone(),
+        meta: item.chunk.meta.clone(),
+        embedding: item.value.clone(),
+    }
+}
+
+fn record(line: &Line, item: &Item<Embedding>, row: &Row, at: &str) -> Written {
+    Written {
+        key: row.key.clone(),
+        chunk_id: row.chunk_id,
+        source_hash: row.source_hash,
+        content_hash: row.content_hash,
+        identity: line.identity.clone(),
+        source_id: item.chunk.source_id,
+        ordinal: item.chunk.ordinal,
+        run: line.run.clone(),
+        embedded_at: at.to_owned(),
+    }
+}
+
+fn count(line: &Line, rows: &[Row]) {
+    line.tally.chunks.add(rows.len() as u64);
+    line.tally.tokens.add(rows.iter().map(|row| u64::from(row.embedding.n_tokens)).sum());
+    line.tally.truncated.add(rows.iter().filter(|row| row.embedding.truncated).count() as u64);
+}
+
+fn settle(line: &Line, items: Vec<Item<Embedding>>, resolves: &[(uuid::Uuid, String)]) -> Result<(), String> {
+    let settlements = items.into_iter().map(|item| Settlement::Written(item.lease)).collect();
+    let settled = line.folder.queue.settle(settlements).map_err(|error| error.to_string())?;
+    if !settled.stale.is_empty() {
+        // Their document lost them while they were on their way.
+        line.sink.delete(&settled.stale).map_err(|error| error.to_string())?;
+        line.folder.ledger.remove(&settled.stale).map_err(|error| error.to_string())?;
+    }
+    if !resolves.is_empty() {
+        line.folder.queue.resolve(resolves).map_err(|error| error.to_string())?;
+        let known: Vec<_> = resolves.iter().map(|(id, _)| *id).collect();
+        line.folder.ledger.resolved_known(&known).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! In: what triage or the intake gave up. Out: letters in the DLQ. Journal first, then queue; many at a time,
+//! because each journal write is an fsync.
+
+use std::sync::Arc;
+
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::{Mutex, mpsc};
+
+use super::line::{Line, Stop};
+use crate::queue::{Lease, dead::Burial, dead::State as LetterState};
+
+/// A chunk (with its lease) or a record to be buried.
+#[derive(Debug)]
+pub struct Dead {
+    /// The receipt, for a chunk.
+    pub lease: Option<Lease>,
+    /// What becomes the letter.
+    pub burial: Burial,
+}
+
+/// Letters written with one fsync at most.
+const TOGETHER: usize = 256;
+
+/// Take the next letters off the lane.
+#[derive(Debug)]
+pub struct Tick;
+
+/// The actor.
+#[derive(Debug)]
+pub struct DeadLetter;
+
+/// Its state.
+pub struct State {
+    /// The run.
+    pub line: Arc<Line>,
+    /// The lane; outlives this incarnation.
+    pub lane: Arc<Mutex<mpsc::Receiver<Dead>>>,
+}
+
+impl Actor for DeadLetter {
+    type Msg = Tick;
+    type State = State;
+    type Arguments = State;
+
+    async fn pre_start(&self, me: ActorRef<Tick>, state: State) -> Result<State, ActorProcessingErr> {
+        me.cast(Tick)?;
+        Ok(state)
+    }
+
+    async fn handle(&self, me: ActorRef<Tick>, _: Tick, state: &mut State) -> Result<(), ActorProcessingErr> {
+        let mut letters = Vec::new();
+        if state.lane.lock().await.recv_many(&mut letters, TOGETHER).await == 0 {
+            me.stop(Some("eof".into()));
+            return Ok(());
+        }
+        bury(&state.line, letters).await;
+        Ok(me.cast(Tick)?)
+    }
+}
+
+async fn bury(line: &Arc<Line>, letters: Vec<Dead>) {
+    let shared = Arc::clone(line);
+    let job = move || {
+        let letters = letters.into_iter().map(|dead| (dead.lease, dead.burial)).collect();
+        shared.folder.queue.bury(letters)
+    };
+    match line.dead_thread.run(job).await {
+        Ok(Ok(letters)) => letters.iter().for_each(|letter| match letter {
+            Some(letter) => {
+                line.tally.dead.add(1);
+                line.tally.buried.add(1);
+                // The message is ours and quotes no document.
+                tracing::info!(id = %letter.id, class = %letter.class, subject_line = letter.origin.line,
+                    why = letter.message, "buried");
+            }
+            None => line.tally.duplicates.add(1),
+        }),
+        Ok(Err(error)) => line.halt(format!("dead letters cannot be written: {error}")),
+        Err(panicked) => line.halt(format!("writing dead letters {panicked}")),
+    }
+    alert(line);
+}
+
+/// Too many at once means that something other than the chunks is wrong.
+fn alert(line: &Line) {
+    let (dead, done) = (line.tally.buried.get(), line.tally.chunks.get() + line.tally.buried.get());
+    let fraction = line.settings.limits.max_dead_fraction;
+    if done >= 1_000 && dead as f64 > fraction * done as f64 {
+        line.stop(Stop::Halted(format!(
+            "{dead} of {done} chunks were buried, more than limits.max_dead_fraction = {fraction}; \
+             look at `forebay dlq stats`"
+        )));
+    }
+    let open = line.folder.queue.letter_counts().sum(|_, state| state == LetterState::Open);
+    let depth = line.settings.dlq_alert_depth;
+    if open >= depth && open - (dead.min(open)) < depth {
+        tracing::warn!(open, depth, "the DLQ is deeper than dlq.alert_depth; see `forebay dlq stats`");
+    }
+}

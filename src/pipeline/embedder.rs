@@ -1,0 +1,197 @@
+//! In: `Batch<Tokens>`. Out: `Batch<Embedding>`. A pass that fails as a whole is halved until its culprit stands
+//! alone; then a golden text decides between the chunk and the device.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::{Mutex, mpsc};
+
+use super::{
+    batch::{Batch, Item},
+    circuit::Event,
+    line::{DeadLane, Line},
+    triage,
+};
+use crate::{
+    chunk::Embedding,
+    embed::{EmbedError, Tokens},
+    error::Fault,
+    queue::policy::wait_max,
+};
+
+/// Embed the next batch.
+#[derive(Debug)]
+pub struct Tick;
+
+/// The actor.
+#[derive(Debug)]
+pub struct Embedder;
+
+/// Its state.
+pub struct State {
+    /// The run.
+    pub line: Arc<Line>,
+    /// From the reader; outlives this incarnation.
+    pub lane: Arc<Mutex<mpsc::Receiver<Batch<Tokens>>>>,
+    /// To the writer.
+    pub out: mpsc::Sender<Batch<Embedding>>,
+    /// To the dead-letter actor.
+    pub dead: DeadLane,
+}
+
+impl Actor for Embedder {
+    type Msg = Tick;
+    type State = State;
+    type Arguments = State;
+
+    async fn pre_start(&self, me: ActorRef<Tick>, state: State) -> Result<State, ActorProcessingErr> {
+        me.cast(Tick)?;
+        Ok(state)
+    }
+
+    async fn handle(&self, me: ActorRef<Tick>, _: Tick, state: &mut State) -> Result<(), ActorProcessingErr> {
+        let Some(batch) = state.lane.lock().await.recv().await else {
+            me.stop(Some("eof".into()));
+            return Ok(());
+        };
+        // While draining, what has not been started goes back to the queue.
+        if !state.line.draining() {
+            state.embed(batch).await;
+        }
+        Ok(me.cast(Tick)?)
+    }
+}
+
+/// What became of each text of a batch; `None`: not tried.
+type Results = Vec<Option<Result<Embedding, Fault>>>;
+
+impl State {
+    async fn embed(&self, batch: Batch<Tokens>) {
+        let (items, permit) = batch.open();
+        let (mut receipts, mut tokens) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+        for Item { lease, chunk, value } in items {
+            receipts.push((lease, chunk));
+            tokens.push(value);
+        }
+        let tokens = Arc::new(tokens);
+        let Some(results) = self.passes(&tokens).await else {
+            // The forward pass hangs: the started marks stay, so that the next process finds the culprit.
+            receipts.into_iter().for_each(|(lease, _)| lease.abandon());
+            return;
+        };
+        let (mut done, mut failed) = (Vec::with_capacity(receipts.len()), Vec::new());
+        for ((lease, chunk), result) in receipts.into_iter().zip(results) {
+            match result {
+                Some(Ok(value)) => done.push(Item { lease, chunk, value }),
+                Some(Err(fault)) => failed.push((Item { lease, chunk, value: () }, fault)),
+                None => drop(lease),
+            }
+        }
+        triage::triage(&self.line, &self.dead, failed).await;
+        if !done.is_empty() {
+            let _ = self.out.send(Batch::new(done, permit)).await;
+        }
+    }
+
+    /// Forward passes over all texts. `None`: one of them hangs.
+    async fn passes(&self, tokens: &Arc<Vec<Tokens>>) -> Option<Results> {
+        let mut results: Results = vec![None; tokens.len()];
+        let lengths: Vec<usize> = tokens.iter().map(|tokens| tokens.ids.len()).collect();
+        let mut groups = self.line.model.plan(&lengths);
+        groups.reverse();
+        let mut tries = 0;
+        while let Some(group) = groups.pop() {
+            if self.line.draining() {
+                break;
+            }
+            match self.pass(tokens, group.clone()).await? {
+                Ok(vectors) => {
+                    group.iter().zip(vectors).for_each(|(at, vector)| results[*at] = Some(vector));
+                    self.line.device_state.tell(Event::Ok);
+                    tries = 0;
+                }
+                Err(error) if group.len() > 1 => {
+                    tracing::info!(texts = group.len(), class = %error.class(), "a pass failed; halving it");
+                    let (left, right) = group.split_at(group.len() / 2);
+                    groups.extend([right.to_vec(), left.to_vec()]);
+                }
+                Err(error) if self.golden().await? => {
+                    self.line.device_state.tell(Event::Neutral);
+                    results[group[0]] = Some(Err(Fault::new(error.class(), error.to_string())));
+                }
+                Err(error) => {
+                    tracing::warn!(class = %error.class(), "the golden text fails too: the device is at fault");
+                    self.line.device_state.tell(Event::Failure);
+                    groups.push(group);
+                    tries += 1;
+                    self.device_back(tries).await;
+                }
+            }
+        }
+        Some(results)
+    }
+
+    /// One forward pass on the model's thread. `None`: it did not come back in time.
+    async fn pass(
+        &self,
+        tokens: &Arc<Vec<Tokens>>,
+        group: Vec<usize>,
+    ) -> Option<Result<Vec<Result<Embedding, Fault>>, EmbedError>> {
+        let (line, tokens) = (Arc::clone(&self.line), Arc::clone(tokens));
+        let job = move || {
+            let began = Instant::now();
+            let texts: Vec<&Tokens> = group.iter().map(|at| &tokens[*at]).collect();
+            let result = line.model.embed(&texts);
+            line.tally.passed(texts.len(), began);
+            result
+        };
+        self.watched(job).await
+    }
+
+    /// Whether the golden text passes. `None`: it did not come back in time.
+    async fn golden(&self) -> Option<bool> {
+        let line = Arc::clone(&self.line);
+        let passed = self.watched(move || golden_passes(&line).map_err(EmbedError::Failed)).await?;
+        Some(passed.is_ok())
+    }
+
+    async fn watched<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> Result<T, EmbedError> + Send + 'static,
+    ) -> Option<Result<T, EmbedError>> {
+        let limit = self.line.settings.pipeline.watchdog_s;
+        match tokio::time::timeout(Duration::from_secs(limit), self.line.model_thread.run(job)).await {
+            Ok(result) => Some(result.unwrap_or_else(|panicked| Err(EmbedError::Panicked(panicked.0)))),
+            Err(_) => {
+                self.line.halt(format!(
+                    "a forward pass has not come back for pipeline.watchdog_s = {limit}; start the process again, \
+                     and the chunks it was working on are tried apart from the others"
+                ));
+                None
+            }
+        }
+    }
+
+    async fn device_back(&self, tries: u32) {
+        let wait = wait_max(&self.line.settings.retry, tries).mul_f64(fastrand::f64());
+        if !self.line.pause(wait).await {
+            tokio::select! {
+                () = self.line.device_state.up() => {}
+                () = self.line.drained() => {}
+            }
+        }
+    }
+}
+
+/// Embeds the text that is known to work.
+pub fn golden_passes(line: &Line) -> Result<(), String> {
+    let golden = line.model.golden();
+    match line.model.embed(&[&golden]) {
+        Ok(vectors) if vectors.iter().all(Result::is_ok) => Ok(()),
+        Ok(_) => Err("the golden text gives no finite vector".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}

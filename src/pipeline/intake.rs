@@ -1,0 +1,265 @@
+//! Sources into the queue, on a thread of its own: read, split, admit, enqueue, and wait while the window is full.
+
+use std::{
+    collections::HashSet,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::Ordering::Relaxed,
+    },
+    time::Duration,
+};
+
+use super::{
+    admit::{Admission, Held, Incoming, admit},
+    dead_letter::Dead,
+    line::{DeadLane, Line},
+    tail,
+    triage::burial,
+};
+use crate::{
+    chunk::{Chunk, ChunkKey, Digest},
+    error::{Class, Fault},
+    ledger::{RegisteredSource, SourceState},
+    queue::dead::{Burial, Origin, Payload, State as LetterState, Subject},
+    source::{self, Item, Record, Source, Unreadable, split::Splitter},
+};
+
+/// One input, registered.
+#[derive(Clone, Debug)]
+pub struct Input {
+    /// Its row in the ledger.
+    pub registered: RegisteredSource,
+    /// Where to open it.
+    pub path: PathBuf,
+}
+
+/// How one input ended.
+#[derive(Clone, Debug)]
+pub struct InputEnd {
+    /// Its row in the ledger.
+    pub registered: RegisteredSource,
+    /// Whether something was missing.
+    pub state: SourceState,
+    /// Bytes read, as stored.
+    pub bytes: u64,
+}
+
+/// Reads the inputs of a run.
+pub struct Intake {
+    line: Arc<Line>,
+    dead: DeadLane,
+    /// Chunks that were pending when the run began, and count as taken up already.
+    adopted: HashSet<u128>,
+    chunk_tokens: usize,
+}
+
+impl Intake {
+    /// An intake; `adopted` are the chunks found pending.
+    pub fn new(line: Arc<Line>, dead: DeadLane, adopted: HashSet<u128>) -> Self {
+        let chunk_tokens = chunk_tokens(&line);
+        Self { line, dead, adopted, chunk_tokens }
+    }
+
+    /// Reads all inputs to their ends, or until the line drains. Inputs that were read whole are returned.
+    pub fn run(mut self, inputs: &[Input]) -> Vec<InputEnd> {
+        let mut ends = Vec::new();
+        for input in inputs {
+            match self.read(input) {
+                Ok(Some(end)) => ends.push(end),
+                Ok(None) => break,
+                Err(why) => {
+                    self.line.halt(why);
+                    break;
+                }
+            }
+        }
+        self.line.intake_done.store(true, Relaxed);
+        self.line.folder.queue.nudge();
+        ends
+    }
+
+    fn read(&mut self, input: &Input) -> Result<Option<InputEnd>, String> {
+        let settings = &self.line.settings;
+        let opened = source::open(&input.path, &settings.source, settings.limits.line_bytes);
+        let mut source = opened.map_err(|error| error.to_string())?;
+        let (before, mut good) = (self.line.tally.bytes_read.load(Relaxed), 0_u64);
+        loop {
+            if !self.room() {
+                return Ok(None);
+            }
+            let item = source.next().map_err(|error| error.to_string())?;
+            self.line.tally.bytes_read.store(before + source.bytes_read(), Relaxed);
+            match item {
+                Some(Item::Record(record)) => {
+                    good += 1;
+                    self.record(&input.registered, record)?;
+                }
+                Some(Item::Unreadable(bad)) => self.unreadable(&input.registered, bad)?,
+                None => break,
+            }
+        }
+        self.line.folder.queue.flush().map_err(|error| error.to_string())?;
+        let state = match source.incomplete() {
+            Some(why) => SourceState::Incomplete(format!("{}: {why}", input.registered.uri)),
+            None if good == 0 => {
+                SourceState::Incomplete(format!("{}: not one good record in it", input.registered.uri))
+            }
+            None => SourceState::Done,
+        };
+        Ok(Some(InputEnd { registered: input.registered.clone(), state, bytes: source.bytes_read() }))
+    }
+
+    /// Waits for room in the window. False when the line drains.
+    fn room(&self) -> bool {
+        let window = self.line.settings.window_chunks;
+        while !self.line.draining() {
+            if self.line.folder.queue.wait_for_room(window, Duration::from_millis(200)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn record(&mut self, source: &RegisteredSource, record: Record) -> Result<(), String> {
+        self.line.tally.documents.add(1);
+        let source_id = source.source_id;
+        let chunk = |chunk_index: u64, text: String| Chunk {
+            source_hash: Digest::of(text.as_bytes()),
+            key: ChunkKey::new(record.doc_id.clone(), chunk_index),
+            text,
+            meta: record.meta.clone(),
+            source_id,
+            ordinal: record.at.offset,
+            line: record.at.line,
+        };
+        if let Some(index) = record.chunk_index {
+            return self.admit(chunk(index, record.text.clone()));
+        }
+        let Some(texts) = self.split(&record.text) else {
+            self.line.tally.produced.add(1);
+            let fault = Fault::new(Class::TokenizerFailed, "the tokenizer panicked while the document was split");
+            return self.bury(burial(&self.line, &chunk(0, record.text.clone()), fault, 1));
+        };
+        let count = texts.len() as u64;
+        let first = ChunkKey::new(record.doc_id.clone(), 0);
+        if self.is_older(&first, source_id, record.at.offset)? {
+            // A later record of this source has the document: none of its chunks, however many, may come back.
+            self.line.tally.produced.add(count);
+            self.line.tally.duplicates.add(count);
+            return Ok(());
+        }
+        for (index, text) in (0..).zip(texts) {
+            self.admit(chunk(index, text))?;
+        }
+        tail::drop_stale(&self.line, &record.doc_id, count)
+    }
+
+    /// Chunk texts of a document; `None` when the tokenizer panicked.
+    fn split(&self, text: &str) -> Option<Vec<String>> {
+        let (model, settings) = (&self.line.model, &self.line.settings.source);
+        let measure = |text: &str| model.count(text);
+        let splitter = Splitter::new(&measure, self.chunk_tokens, settings.overlap_tokens);
+        let split = || splitter.split(text).into_iter().map(str::to_owned).collect();
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(split)).ok()
+    }
+
+    fn is_older(&self, key: &ChunkKey, source_id: i64, ordinal: u64) -> Result<bool, String> {
+        let none = Digest([0; 32]);
+        let admission = self.look_up(key, &none, &none, source_id, ordinal)?;
+        Ok(admission == Admission::Older)
+    }
+
+    fn look_up(
+        &self,
+        key: &ChunkKey,
+        chunk_id: &Digest,
+        source_hash: &Digest,
+        source_id: i64,
+        ordinal: u64,
+    ) -> Result<Admission, String> {
+        let folder = &self.line.folder;
+        let written = folder.ledger.held(key).map_err(|error| error.to_string())?;
+        let letter = folder.queue.standing(key.short_hash()).map_err(|error| error.to_string())?;
+        // Looked up last: a chunk that is settled in between is then missed here, but seen by nobody as absent.
+        let pending = folder.queue.held(key, chunk_id);
+        let held = Held { pending, written: written.as_ref(), letter: letter.as_ref() };
+        let incoming = Incoming { source_hash, source_id, ordinal };
+        Ok(admit(&incoming, &held, &self.line.identity, &self.line.run))
+    }
+
+    fn admit(&mut self, chunk: Chunk) -> Result<(), String> {
+        let admission =
+            self.look_up(&chunk.key, &chunk.id(), &chunk.source_hash, chunk.source_id, chunk.ordinal)?;
+        let tally = &self.line.tally;
+        let seen_at_start = matches!(admission, Admission::Pending | Admission::Written { now: true })
+            && self.adopted.remove(&chunk.key.short_hash());
+        if seen_at_start {
+            return Ok(());
+        }
+        tally.produced.add(1);
+        match admission {
+            Admission::Enqueue => {
+                let made_way = self.line.folder.queue.enqueue(chunk).map_err(|error| error.to_string())?;
+                tally.duplicates.add(u64::from(made_way));
+            }
+            Admission::Pending | Admission::Older | Admission::Written { now: true } => tally.duplicates.add(1),
+            Admission::Written { now: false } | Admission::Discarded => tally.skipped.add(1),
+            Admission::Dead => tally.dead.add(1),
+        }
+        Ok(())
+    }
+
+    fn unreadable(&self, source: &RegisteredSource, bad: Unreadable) -> Result<(), String> {
+        let tally = &self.line.tally;
+        tally.unreadable.add(1);
+        let (uri, offset) = (source.uri.clone(), bad.at.offset);
+        let subject = Subject::Record { source: uri.clone(), offset, raw_hash: bad.raw_hash };
+        let standing = self.line.folder.queue.standing(subject.short_hash());
+        match standing.map_err(|error| error.to_string())?.map(|letter| letter.state) {
+            Some(LetterState::Discarded) => {
+                tally.skipped.add(1);
+                return Ok(());
+            }
+            Some(_) => {
+                tally.dead.add(1);
+                return Ok(());
+            }
+            None => {}
+        }
+        self.bury(Burial {
+            subject,
+            doc_id: bad.doc_id,
+            chunk_id: None,
+            identity: None,
+            stage: bad.class.stage(),
+            fault: Fault::new(bad.class, bad.message),
+            attempts: 1,
+            origin: Origin { source_id: source.source_id, source: uri, line: bad.at.line, offset },
+            payload: Payload::Raw { base64: base64(&bad.raw), bytes: bad.raw_len },
+        })
+    }
+
+    fn bury(&self, burial: Burial) -> Result<(), String> {
+        // The lane closes only when the line is torn down; the input is then read again by the next run.
+        self.dead
+            .blocking_send(Dead { lease: None, burial })
+            .map_err(|_| "the line ended before the input did; run again".to_owned())
+    }
+}
+
+/// `source.chunk_tokens`, or `min(512, max length)`, less what the model's template and prefix take.
+fn chunk_tokens(line: &Line) -> usize {
+    let golden = "a";
+    let whole = line.model.tokenize(golden).map_or(2, |tokens| tokens.ids.len());
+    let specials = whole.saturating_sub(line.model.count(golden));
+    let limit = match line.settings.source.chunk_tokens {
+        0 => line.model.max_length().min(512),
+        set => set.min(line.model.max_length()),
+    };
+    limit.saturating_sub(specials).max(1)
+}
+
+fn base64(bytes: &[u8]) -> String {
+    base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes)
+}

@@ -1,0 +1,246 @@
+//! What every stage of one run shares: the stores, the model, the settings, and how it ends.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use ractor::ActorRef;
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use super::{circuit::{Event, Gate}, dead_letter::Dead, tally::Tally, worker::Worker};
+use crate::{embed::Embed, folder::Folder, queue::policy, sink::Sink};
+
+/// `pipeline.*` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Batches on the whole line at most.
+    pub batches_in_flight: usize,
+    /// Tokens in a batch, about.
+    pub batch_tokens: usize,
+    /// Chunks in a batch at most.
+    pub batch_chunks: usize,
+    /// How long work in flight may take to finish once the line drains.
+    pub grace_s: u64,
+    /// A forward pass that takes longer is taken for hung.
+    pub watchdog_s: u64,
+    /// Restarts of a crashed stage at most within ten minutes.
+    pub restarts_max: u32,
+}
+
+/// `limits.*` of the configuration.
+#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Longest line of input.
+    pub line_bytes: u64,
+    /// Free space below which no new chunk is taken up.
+    pub min_free_mb: u64,
+    /// How long a full disk is waited for.
+    pub disk_full_wait_s: u64,
+    /// Share of dead letters that halts the run.
+    pub max_dead_fraction: f64,
+}
+
+/// Everything a run is told.
+#[derive(Clone, Debug)]
+pub struct RunSettings {
+    /// The line.
+    pub pipeline: Settings,
+    /// Attempts and waits.
+    pub retry: policy::Settings,
+    /// The breakers.
+    pub breaker: super::circuit::Settings,
+    /// The inputs.
+    pub source: crate::source::Settings,
+    /// Pending chunks at most.
+    pub window_chunks: usize,
+    /// Limits.
+    pub limits: Limits,
+    /// Letters from which a warning is logged.
+    pub dlq_alert_depth: u64,
+}
+
+/// Why a line stops taking up work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// SIGINT or SIGTERM.
+    Interrupted,
+    /// Nothing will work until someone acts.
+    Halted(String),
+}
+
+/// The lane to the dead-letter actor; closed when every stage and the intake have let go of it.
+pub type DeadLane = mpsc::Sender<Dead>;
+
+/// Something the line depends on, its gate and its breaker.
+#[derive(Debug)]
+pub struct Dependency {
+    /// `sink` or `device`.
+    pub name: &'static str,
+    /// What the breaker publishes.
+    pub gate: watch::Sender<Gate>,
+    breaker: Mutex<Option<ActorRef<Event>>>,
+}
+
+impl Dependency {
+    fn new(name: &'static str) -> Self {
+        Self { name, gate: watch::Sender::new(Gate::Closed), breaker: Mutex::new(None) }
+    }
+
+    /// Whether work may flow.
+    pub fn is_up(&self) -> bool {
+        *self.gate.borrow() == Gate::Closed
+    }
+
+    /// Returns once work may flow.
+    pub async fn up(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.gate.subscribe().wait_for(|gate| *gate == Gate::Closed).await;
+    }
+
+    /// Tells the breaker an outcome; one that is just being restarted misses it, and learns from the next.
+    pub fn tell(&self, event: Event) {
+        if let Some(breaker) = &*self.breaker.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = breaker.cast(event);
+        }
+    }
+
+    /// The breaker of this incarnation.
+    pub fn watched_by(&self, breaker: ActorRef<Event>) {
+        *self.breaker.lock().unwrap_or_else(PoisonError::into_inner) = Some(breaker);
+    }
+}
+
+/// Shared by all stages.
+pub struct Line {
+    /// The data folder.
+    pub folder: Folder,
+    /// The model.
+    pub model: Arc<dyn Embed>,
+    /// The sink.
+    pub sink: Arc<dyn Sink>,
+    /// What the run is told.
+    pub settings: RunSettings,
+    /// Counters.
+    pub tally: Tally,
+    /// Id of the run (UUIDv7).
+    pub run: String,
+    /// [`crate::identity::Identity::stored`] of the model.
+    pub identity: String,
+    /// Permits of batches in flight.
+    pub permits: Arc<Semaphore>,
+    /// The sink, as something that can be down.
+    pub sink_state: Dependency,
+    /// The device, as something that can be down.
+    pub device_state: Dependency,
+    /// Set when all input is read.
+    pub intake_done: AtomicBool,
+    /// Thread that leases and tokenises.
+    pub reader_thread: Worker,
+    /// Thread of the forward pass.
+    pub model_thread: Worker,
+    /// Thread that writes to sink and ledger.
+    pub sink_thread: Worker,
+    /// Thread that writes dead letters.
+    pub dead_thread: Worker,
+    stop: watch::Sender<Option<Stop>>,
+    uris: Mutex<HashMap<i64, String>>,
+}
+
+impl Line {
+    /// Puts the shared parts together.
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    pub fn new(
+        folder: Folder,
+        model: Arc<dyn Embed>,
+        sink: Arc<dyn Sink>,
+        settings: RunSettings,
+    ) -> std::io::Result<Arc<Self>> {
+        let identity = model.identity().stored();
+        let permits = Arc::new(Semaphore::new(settings.pipeline.batches_in_flight));
+        Ok(Arc::new(Self {
+            folder,
+            model,
+            sink,
+            settings,
+            tally: Tally::default(),
+            run: uuid::Uuid::now_v7().to_string(),
+            identity,
+            permits,
+            sink_state: Dependency::new("sink"),
+            device_state: Dependency::new("device"),
+            intake_done: AtomicBool::new(false),
+            reader_thread: Worker::start("forebay-reader")?,
+            model_thread: Worker::start("forebay-model")?,
+            sink_thread: Worker::start("forebay-sink")?,
+            dead_thread: Worker::start("forebay-dead")?,
+            stop: watch::Sender::new(None),
+            uris: Mutex::new(HashMap::new()),
+        }))
+    }
+
+    /// Makes the line drain. The first halt counts over an interruption.
+    pub fn stop(&self, stop: Stop) {
+        if let Stop::Halted(why) = &stop {
+            tracing::error!(why, "halting");
+        }
+        self.stop.send_modify(|current| {
+            if !matches!(current, Some(Stop::Halted(_))) {
+                *current = Some(stop);
+            }
+        });
+    }
+
+    /// Stops with a reason.
+    pub fn halt(&self, why: impl Into<String>) {
+        self.stop(Stop::Halted(why.into()));
+    }
+
+    /// Why it drains; `None` while it does not.
+    pub fn stopped(&self) -> Option<Stop> {
+        self.stop.borrow().clone()
+    }
+
+    /// Whether it drains.
+    pub fn draining(&self) -> bool {
+        self.stop.borrow().is_some()
+    }
+
+    /// Returns once the line drains.
+    pub async fn drained(&self) {
+        // The sender lives as long as `self`, so this ends only with a stop.
+        let _ = self.stop.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// Sleeps, or returns early when the line drains. True when it drains.
+    pub async fn pause(&self, how_long: Duration) -> bool {
+        tokio::select! {
+            () = tokio::time::sleep(how_long) => false,
+            () = self.drained() => true,
+        }
+    }
+
+    /// Remembers the uri of a source of this run.
+    pub fn know_source(&self, source_id: i64, uri: &str) {
+        self.uris.lock().unwrap_or_else(PoisonError::into_inner).insert(source_id, uri.to_owned());
+    }
+
+    /// The uri of a source, for a dead letter's origin.
+    pub fn source_uri(&self, source_id: i64) -> String {
+        let known = self.uris.lock().unwrap_or_else(PoisonError::into_inner).get(&source_id).cloned();
+        known.or_else(|| self.folder.ledger.source_uri(source_id).ok().flatten()).unwrap_or_default()
+    }
+
+    /// Whether all input is read.
+    pub fn all_read(&self) -> bool {
+        self.intake_done.load(Relaxed)
+    }
+}

@@ -1,0 +1,194 @@
+//! In: the queue. Out: `Batch<Tokens>`. Permit first, lease second: nothing is leased that cannot be passed on.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+
+use super::{
+    batch::{Batch, Item},
+    line::{DeadLane, Line},
+    triage,
+};
+use crate::{
+    embed::Tokens,
+    error::{Class, Fault},
+    folder::free_mb,
+    queue::{Leased, QueueError},
+};
+
+/// Bytes of stored text taken for one token when a batch is put together, before anything is counted.
+const BYTES_A_TOKEN: usize = 4;
+
+/// Prepare the next batch.
+#[derive(Debug)]
+pub struct Tick;
+
+/// The actor.
+#[derive(Debug)]
+pub struct Reader;
+
+/// Its state.
+pub struct State {
+    /// The run.
+    pub line: Arc<Line>,
+    /// To the embedder.
+    pub out: mpsc::Sender<Batch<Tokens>>,
+    /// To the dead-letter actor.
+    pub dead: DeadLane,
+    /// Moves when the queue changes.
+    pub changed: watch::Receiver<u64>,
+    /// Since when the disk has been too full.
+    pub full_since: Option<Instant>,
+}
+
+impl Actor for Reader {
+    type Msg = Tick;
+    type State = State;
+    type Arguments = State;
+
+    async fn pre_start(&self, me: ActorRef<Tick>, state: State) -> Result<State, ActorProcessingErr> {
+        me.cast(Tick)?;
+        Ok(state)
+    }
+
+    async fn handle(&self, me: ActorRef<Tick>, _: Tick, state: &mut State) -> Result<(), ActorProcessingErr> {
+        let line = Arc::clone(&state.line);
+        let permit = tokio::select! { biased;
+            () = line.drained() => None,
+            permit = permit(&line) => Some(permit?),
+        };
+        let Some(permit) = permit else {
+            me.stop(Some("eof".into()));
+            return Ok(());
+        };
+        if state.room_on_disk().await && state.step(permit).await? == Step::End {
+            me.stop(Some("eof".into()));
+            return Ok(());
+        }
+        Ok(me.cast(Tick)?)
+    }
+}
+
+/// Both dependencies work, and a batch less is in flight than may be.
+async fn permit(line: &Line) -> Result<OwnedSemaphorePermit, ActorProcessingErr> {
+    loop {
+        let permit = Arc::clone(&line.permits).acquire_owned().await?;
+        if line.device_state.is_up() && line.sink_state.is_up() {
+            return Ok(permit);
+        }
+        drop(permit);
+        line.device_state.up().await;
+        line.sink_state.up().await;
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Again,
+    End,
+}
+
+/// What the reader's thread brings back.
+type Prepared = Result<(Leased, Vec<Result<Tokens, Fault>>), QueueError>;
+
+impl State {
+    async fn step(&mut self, permit: OwnedSemaphorePermit) -> Result<Step, ActorProcessingErr> {
+        // Looked at before the queue is: a chunk enqueued in between moves the watch.
+        let all_read = self.line.all_read();
+        self.changed.mark_unchanged();
+        let shared = Arc::clone(&self.line);
+        match self.line.reader_thread.run(move || prepare(&shared)).await? {
+            Ok((Leased::Chunks(chunks), tokens)) => self.pass_on(chunks, tokens, permit).await,
+            Ok((Leased::Wait(until), _)) => {
+                drop(permit);
+                self.wait(until).await;
+            }
+            Ok((Leased::Empty, _)) if all_read => return Ok(Step::End),
+            Ok((Leased::Empty, _)) => {
+                drop(permit);
+                self.wait(None).await;
+            }
+            Err(QueueError::DiskFull) => self.wait_for_space().await,
+            Err(error) => self.line.halt(error.to_string()),
+        }
+        Ok(Step::Again)
+    }
+
+    async fn pass_on(
+        &mut self,
+        chunks: Vec<(crate::queue::Lease, crate::chunk::Chunk)>,
+        tokens: Vec<Result<Tokens, Fault>>,
+        permit: OwnedSemaphorePermit,
+    ) {
+        let (mut good, mut failed) = (Vec::with_capacity(chunks.len()), Vec::new());
+        for ((lease, chunk), tokens) in chunks.into_iter().zip(tokens) {
+            match tokens {
+                Ok(value) => good.push(Item { lease, chunk, value }),
+                Err(fault) => failed.push((Item { lease, chunk, value: () }, fault)),
+            }
+        }
+        triage::triage(&self.line, &self.dead, failed).await;
+        if !good.is_empty() {
+            // A closed lane means that the line is torn down: the batch is dropped, and so still queued.
+            let _ = self.out.send(Batch::new(good, permit)).await;
+        }
+    }
+
+    /// Until the queue changes, the given time has come, or the line drains.
+    async fn wait(&mut self, until: Option<Instant>) {
+        let at = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(1));
+        tokio::select! {
+            _ = self.changed.changed() => {}
+            () = tokio::time::sleep_until(at.into()) => {}
+            () = self.line.drained() => {}
+        }
+    }
+
+    /// True when there is enough room to take up new work.
+    async fn room_on_disk(&mut self) -> bool {
+        let free = free_mb(&self.line.folder.dir);
+        if free.is_none_or(|free| free >= self.line.settings.limits.min_free_mb) {
+            self.full_since = None;
+            return true;
+        }
+        self.wait_for_space().await;
+        false
+    }
+
+    async fn wait_for_space(&mut self) {
+        let limits = &self.line.settings.limits;
+        let since = *self.full_since.get_or_insert_with(|| {
+            tracing::warn!(min_free_mb = limits.min_free_mb, "the disk is full; waiting for space");
+            Instant::now()
+        });
+        if since.elapsed() >= Duration::from_secs(limits.disk_full_wait_s) {
+            self.line.halt(format!(
+                "the disk of {} has been full for limits.disk_full_wait_s = {}; free some space and run again",
+                self.line.folder.dir.display(),
+                limits.disk_full_wait_s
+            ));
+        }
+        self.line.pause(Duration::from_secs(1)).await;
+    }
+}
+
+/// Leases and tokenises, on the reader's thread.
+fn prepare(line: &Line) -> Prepared {
+    let settings = &line.settings.pipeline;
+    let leased = line.folder.queue.lease(settings.batch_chunks, settings.batch_tokens * BYTES_A_TOKEN)?;
+    let tokens = match &leased {
+        Leased::Chunks(chunks) => chunks.iter().map(|(_, chunk)| tokenize(line, &chunk.text)).collect(),
+        Leased::Wait(_) | Leased::Empty => Vec::new(),
+    };
+    Ok((leased, tokens))
+}
+
+/// A tokenizer that panics on one text must not take its neighbours along.
+fn tokenize(line: &Line, text: &str) -> Result<Tokens, Fault> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| line.model.tokenize(text)))
+        .unwrap_or_else(|_| Err(Fault::new(Class::TokenizerFailed, "the tokenizer panicked on this text")))
+}

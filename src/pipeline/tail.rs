@@ -1,0 +1,57 @@
+//! A document that was read again in full loses its stale tail chunks at once: those beyond its new length.
+
+use std::time::Duration;
+
+use super::{circuit::Event, line::Line};
+use crate::{
+    chunk::ChunkKey,
+    sink::SinkError,
+};
+
+/// Removes chunks `count..` of a document from queue, DLQ, sink and ledger, in this order: until the ledger has
+/// forgotten them, the next reading does it again.
+///
+/// # Errors
+/// A sentence, when the stores cannot be used.
+pub fn drop_stale(line: &Line, doc_id: &str, count: u64) -> Result<(), String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let folder = &line.folder;
+    let written = folder.ledger.tail(doc_id, count).map_err(|e| text(&e))?;
+    let last = written.last().copied();
+    let mut index = count;
+    loop {
+        // Chunks of a document are numbered without gaps: the first that nobody knows is its end.
+        let key = ChunkKey::new(doc_id, index);
+        let was_pending = folder.queue.cancel(&key).map_err(|e| text(&e))?;
+        line.tally.duplicates.add(u64::from(was_pending));
+        let letter = folder.queue.standing(key.short_hash()).map_err(|e| text(&e))?;
+        if let Some(letter) = &letter {
+            folder.queue.resolve(&[(letter.id, "superseded".to_owned())]).map_err(|e| text(&e))?;
+        }
+        if !was_pending && letter.is_none() && last.is_none_or(|last| index > last) {
+            break;
+        }
+        index += 1;
+    }
+    if written.is_empty() {
+        return Ok(());
+    }
+    let keys: Vec<ChunkKey> = written.into_iter().map(|index| ChunkKey::new(doc_id, index)).collect();
+    delete(line, &keys)?;
+    folder.ledger.remove(&keys).map_err(|e| text(&e))
+}
+
+/// Deletes from the sink, waiting while it is down.
+fn delete(line: &Line, keys: &[ChunkKey]) -> Result<(), String> {
+    loop {
+        match line.sink.delete(keys) {
+            Ok(()) => return Ok(()),
+            Err(SinkError::Unavailable(fault)) if !line.draining() => {
+                tracing::warn!(class = %fault.class, why = fault.message, "stale chunks wait for the sink");
+                line.sink_state.tell(Event::Failure);
+                std::thread::park_timeout(Duration::from_millis(500));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What a run has done so far: plain counters that anyone may read at any time, and the metrics they feed.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+/// Counters of one run.
+#[derive(Debug)]
+pub struct Tally {
+    start: Instant,
+    /// Records read as documents or chunks.
+    pub documents: Count,
+    /// Chunks taken up: read in this run, or found pending at its start.
+    pub produced: Count,
+    /// Records that could not be read.
+    pub unreadable: Count,
+    /// Chunks that made way for a later one of the same key, or were read twice.
+    pub duplicates: Count,
+    /// Chunks newly written.
+    pub chunks: Count,
+    /// Chunks already written before this run, or given up by a person.
+    pub skipped: Count,
+    /// Chunks and records that lie in the DLQ.
+    pub dead: Count,
+    /// Dead letters written by this run.
+    pub buried: Count,
+    /// Tokens of written chunks.
+    pub tokens: Count,
+    /// Written chunks whose text was cut.
+    pub truncated: Count,
+    /// Texts that went through the model; more than `chunks` when a pass was repeated.
+    pub embedded: Count,
+    /// Forward passes.
+    pub passes: Count,
+    /// Microseconds the model was busy.
+    busy_us: AtomicU64,
+    /// Microseconds from the start at which the first batch reached the model, plus one; 0: not yet.
+    first_us: AtomicU64,
+    /// Bytes of input read, as stored.
+    pub bytes_read: AtomicU64,
+    /// Bytes of all inputs, as stored; 0: unknown.
+    pub bytes_total: AtomicU64,
+}
+
+/// A counter with a name: read by status, fed to the metrics recorder, if there is one.
+#[derive(Debug)]
+pub struct Count {
+    value: AtomicU64,
+    metric: &'static str,
+}
+
+impl Count {
+    const fn new(metric: &'static str) -> Self {
+        Self { value: AtomicU64::new(0), metric }
+    }
+
+    /// Adds.
+    pub fn add(&self, n: u64) {
+        self.value.fetch_add(n, Relaxed);
+        metrics::counter!(self.metric).increment(n);
+    }
+
+    /// Reads.
+    pub fn get(&self) -> u64 {
+        self.value.load(Relaxed)
+    }
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            documents: Count::new("forebay_documents_total"),
+            produced: Count::new("forebay_chunks_produced_total"),
+            unreadable: Count::new("forebay_records_unreadable_total"),
+            duplicates: Count::new("forebay_chunks_duplicate_total"),
+            chunks: Count::new("forebay_chunks_written_total"),
+            skipped: Count::new("forebay_chunks_skipped_total"),
+            dead: Count::new("forebay_chunks_dead_total"),
+            buried: Count::new("forebay_dead_letters_total"),
+            tokens: Count::new("forebay_tokens_total"),
+            truncated: Count::new("forebay_chunks_truncated_total"),
+            embedded: Count::new("forebay_texts_embedded_total"),
+            passes: Count::new("forebay_forward_passes_total"),
+            busy_us: AtomicU64::new(0),
+            first_us: AtomicU64::new(0),
+            bytes_read: AtomicU64::new(0),
+            bytes_total: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Tally {
+    /// Time since the run began.
+    pub fn wall(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// A forward pass of `texts` texts took this long.
+    pub fn passed(&self, texts: usize, began: Instant) {
+        let first = micros(began.saturating_duration_since(self.start)) + 1;
+        let _ = self.first_us.compare_exchange(0, first, Relaxed, Relaxed);
+        self.busy_us.fetch_add(micros(began.elapsed()), Relaxed);
+        self.passes.add(1);
+        self.embedded.add(texts as u64);
+    }
+
+    /// Share of the time since the first forward pass in which the model had nothing to do, in percent.
+    pub fn idle_pct(&self) -> f64 {
+        let first = self.first_us.load(Relaxed);
+        let span = micros(self.wall()).saturating_sub(first.saturating_sub(1));
+        if first == 0 || span == 0 {
+            return 0.0;
+        }
+        (100.0 * (1.0 - self.busy_us.load(Relaxed) as f64 / span as f64)).clamp(0.0, 100.0)
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
