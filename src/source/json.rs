@@ -78,7 +78,10 @@ impl<'a> Cursor<'a> {
                 let text = error.to_string();
                 let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what).to_owned();
                 // Every line end was cut off, so serde_json's column counts the bytes of the slice.
-                Err(NotJson { what, column: start + error.column().max(1), cut: error.is_eof() })
+                let column = start + error.column().max(1);
+                // A cut inside a number is "invalid number" to serde_json, not an early end.
+                let cut = error.is_eof() || (what == "invalid number" && column >= self.line.len());
+                Err(NotJson { what, column, cut })
             }
             None => Err(self.fault("the line ends where a value is expected")),
         }
@@ -192,7 +195,7 @@ mod tests {
             (r#"{"a":"#, 6, true),
             (r#"{"a":1"#, 7, true),
             (r#"{"a":1,"#, 8, true),
-            (r#"{"a"#, 4, true),
+            (r#"{"a"#, 3, true),
             (r"{", 2, true),
             (r#"{"a":"\u00"#, 10, true),
             (r#"{"a":-"#, 6, true),

@@ -7,11 +7,13 @@ mod json;
 mod jsonl;
 mod lines;
 mod record;
+mod split;
 
 use std::path::Path;
 
 pub use file::{Fingerprint, canonical_uri, fingerprint};
 pub use jsonl::Jsonl;
+pub use split::Splitter;
 
 use crate::{chunk::Digest, error::Class};
 
