@@ -128,6 +128,14 @@ fn state(conn: &Connection, path: &Path) -> Result<State, SinkError> {
     }
 }
 
+/// Refuses a file that is neither ours nor free for us, without changing it.
+///
+/// # Errors
+/// [`SinkError::Unusable`].
+pub fn admit(conn: &Connection, path: &Path) -> Result<(), SinkError> {
+    state(conn, path).map(|_| ())
+}
+
 /// Refuses a file that is not a sink of ours, for reading.
 ///
 /// # Errors

@@ -131,6 +131,8 @@ impl Sqlite {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(&self.path, flags).map_err(sql)?;
         conn.busy_timeout(self.busy_timeout).map_err(sql)?;
+        // Before anything is set: switching a stranger's file to WAL would already change it.
+        schema::admit(&conn, &self.path)?;
         let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sql)?;
         if mode != "wal" {
             return Err(SinkError::Unusable(format!(
