@@ -1,5 +1,17 @@
 //! Vector stores. A sink accepts rows and confirms them, now or later; only what is confirmed counts.
 
+mod native;
+mod null;
+mod rows;
+mod schema;
+mod search;
+mod sqlite;
+
+use std::path::Path;
+
+pub use null::Null;
+pub use sqlite::Sqlite;
+
 use crate::{
     chunk::{ChunkKey, Digest, Embedding},
     error::{Class, Fault},
@@ -174,4 +186,18 @@ pub struct Settings {
     pub store_text: bool,
     /// How long one statement waits for a lock that another process holds.
     pub busy_timeout_ms: u64,
+}
+
+/// The sink that the settings name. Nothing is created or opened before its preflight.
+///
+/// # Errors
+/// An unknown `sink.kind`.
+pub fn open(settings: &Settings, data_dir: &Path) -> Result<Box<dyn Sink>, SinkError> {
+    match settings.kind.as_str() {
+        "sqlite" => Ok(Box::new(Sqlite::new(settings, data_dir))),
+        "null" => Ok(Box::new(Null::default())),
+        other => Err(SinkError::Unusable(format!(
+            "sink.kind is {other:?}, which is not known; set it to \"sqlite\" or \"null\""
+        ))),
+    }
 }

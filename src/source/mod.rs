@@ -1,7 +1,24 @@
 //! Inputs to records: decoding, validating, splitting. A bad record is an item like any other, with its
 //! place and its reason; its neighbours go on.
 
+mod decode;
+mod file;
+mod json;
+mod jsonl;
+mod lines;
+mod record;
+mod split;
+
+use std::path::Path;
+
+pub use file::{Fingerprint, canonical_uri, fingerprint};
+pub use jsonl::Jsonl;
+pub use split::Splitter;
+
 use crate::{chunk::Digest, error::Class};
+
+/// Bytes that are kept of a record over the limit.
+pub const RAW_BYTES_KEPT: usize = 1_024;
 
 /// Where a record stands in its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +103,7 @@ pub enum SourceError {
         error: std::io::Error,
     },
     /// The bytes are not what a source can be.
-    #[error("{path}: {what}; {next}")]
+    #[error("{path} {what}; {next}")]
     Format {
         /// The file.
         path: String,
@@ -115,4 +132,45 @@ pub struct Settings {
     pub overlap_tokens: usize,
     /// What happens to documents that vanished from a source: `keep` (`delete` comes with directories).
     pub on_missing: String,
+}
+
+impl SourceError {
+    pub(crate) fn io(path: &Path, error: std::io::Error) -> Self {
+        Self::Io { path: path.display().to_string(), error }
+    }
+
+    pub(crate) fn format(path: &Path, what: impl Into<String>, next: impl Into<String>) -> Self {
+        Self::Format { path: path.display().to_string(), what: what.into(), next: next.into() }
+    }
+}
+
+/// Opens an input. Names say only what is certainly not supported; what the file is, its content says.
+///
+/// # Errors
+/// Unreadable, or not JSON lines (plain or gzip), with what to do.
+pub fn open(path: &Path, settings: &Settings, line_bytes: u64) -> Result<Box<dyn Source>, SourceError> {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
+    if ["csv", "tsv", "txt", "md", "markdown", "parquet", "html", "pdf", "xml"].contains(&ending)
+        && path.is_file()
+    {
+        return Err(SourceError::format(
+            path,
+            format!("is a .{ending} file, which is not read yet"),
+            "supported today: JSON lines (.jsonl, .ndjson), plain or gzip; write one JSON object a line",
+        ));
+    }
+    Ok(Box::new(Jsonl::open(path, settings, line_bytes)?))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::Settings;
+
+    /// The shipped defaults.
+    pub(crate) fn settings() -> Settings {
+        let defaults: toml::Table = include_str!("../../config.toml").parse().unwrap();
+        defaults["source"].clone().try_into().unwrap()
+    }
 }
