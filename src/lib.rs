@@ -10,3 +10,5 @@ pub mod ledger;
 pub mod queue;
 pub mod sink;
 pub mod source;
+
+pub mod config;
