@@ -8,7 +8,7 @@ use super::{Flag, origin::Origin, problem::Problem};
 
 /// A value as a layer gives it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Given {
+pub(super) enum Given {
     /// Typed by TOML.
     Typed(Value),
     /// Text, to be read as the setting's type.
@@ -19,17 +19,17 @@ pub enum Given {
 
 /// `key = value`, with its place.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Assignment {
+pub(super) struct Assignment {
     /// Dotted key.
-    pub key: String,
+    pub(super) key: String,
     /// The value.
-    pub given: Given,
+    pub(super) given: Given,
     /// Its place.
-    pub origin: Origin,
+    pub(super) origin: Origin,
 }
 
 /// The assignments of a file, in the order of its lines.
-pub fn of_file(text: &str, path: &Path) -> Result<Vec<Assignment>, Problem> {
+pub(super) fn of_file(text: &str, path: &Path) -> Result<Vec<Assignment>, Problem> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let syntax = |error: &toml::de::Error| Problem::Syntax {
         origin: Origin::File {
@@ -74,10 +74,10 @@ fn line_of(text: &str, offset: usize) -> usize {
 }
 
 /// Environment variables of ours start with this; two underscores stand for a dot.
-pub const ENV_PREFIX: &str = "FOREBAY__";
+pub(super) const ENV_PREFIX: &str = "FOREBAY__";
 
 /// The assignments of the environment, ordered by name so that messages do not depend on its order.
-pub fn of_env(env: &[(OsString, OsString)]) -> Vec<Assignment> {
+pub(super) fn of_env(env: &[(OsString, OsString)]) -> Vec<Assignment> {
     let mut found: Vec<Assignment> = env
         .iter()
         .filter_map(|(name, value)| {
@@ -92,7 +92,7 @@ pub fn of_env(env: &[(OsString, OsString)]) -> Vec<Assignment> {
 }
 
 /// The assignments of flags, in the order typed; the last one of a key holds.
-pub fn of_flags(flags: &[Flag]) -> Vec<Assignment> {
+pub(super) fn of_flags(flags: &[Flag]) -> Vec<Assignment> {
     let assign = |flag: &Flag| Assignment {
         key: flag.key.clone(),
         given: Given::Text(flag.value.clone()),

@@ -7,7 +7,7 @@ use toml::Value;
 use super::layer::Given;
 
 /// What a setting takes beyond the type of its default.
-pub enum Rule {
+pub(super) enum Rule {
     /// An integer in a range.
     Whole(RangeInclusive<i64>),
     /// A number from 0 to 1.
@@ -32,7 +32,7 @@ const DAY_MS: i64 = 86_400_000;
 const PIB_MB: i64 = 1_073_741_824;
 
 /// The rule of a key. A key that is not in the table takes any value of its default's type.
-pub fn rule(key: &str) -> Rule {
+pub(super) fn rule(key: &str) -> Rule {
     use Rule::{Device, Filled, FilledList, OneOf, Share, SomeOf, Whole};
     match key {
         "data.dir" | "model.name" => Filled,
@@ -71,7 +71,7 @@ pub fn rule(key: &str) -> Rule {
 
 impl Rule {
     /// Whether a value of the right type is taken.
-    pub fn takes(&self, value: &Value) -> bool {
+    pub(super) fn takes(&self, value: &Value) -> bool {
         match (self, value) {
             (Self::Whole(range), Value::Integer(n)) => range.contains(n),
             (Self::Share, Value::Float(x)) => (0.0..=1.0).contains(x),
@@ -93,7 +93,7 @@ impl Rule {
     }
 
     /// What is taken, in words; `like` is the default.
-    pub fn expectation(&self, like: &Value) -> String {
+    pub(super) fn expectation(&self, like: &Value) -> String {
         let words = |words: &[&str]| words.iter().map(|w| format!("\"{w}\"")).collect::<Vec<_>>().join(", ");
         match (self, like) {
             (Self::Whole(range), _) => format!("an integer from {} to {}", range.start(), range.end()),
@@ -121,7 +121,7 @@ fn is_device(text: &str) -> bool {
 }
 
 /// `given` as a value of the type of `like`, the default; `None` when it is of another type.
-pub fn typed(given: &Given, like: &Value) -> Option<Value> {
+pub(super) fn typed(given: &Given, like: &Value) -> Option<Value> {
     let value = match (given, like) {
         (Given::NotText, _) => return None,
         (Given::Typed(value), _) => value.clone(),

@@ -5,7 +5,7 @@ const KEY_BYTES_MAX: usize = 256;
 
 /// The nearest of `known` to `key`: by edit distance while that is small, else by an equal last part
 /// (a setting written in the wrong section). `None` when nothing is near.
-pub fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+pub(super) fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
     if key.len() > KEY_BYTES_MAX {
         return None;
     }
