@@ -1,0 +1,221 @@
+//! The shipped settings load, layers win in order, and what is wrong is said all at once, with its place.
+
+use std::path::PathBuf;
+
+use forebay::config::{Config, ConfigError, DEFAULTS, Flag, Loaded, Origin, Problem, Request};
+
+/// A world of its own: a folder, an environment, flags.
+struct World {
+    folder: tempfile::TempDir,
+    request: Request,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let request = Request { dir: folder.path().to_owned(), ..Request::default() };
+        Self { folder, request }
+    }
+
+    fn file(self, name: &str, text: impl AsRef<[u8]>) -> Self {
+        std::fs::write(self.folder.path().join(name), text).unwrap();
+        self
+    }
+
+    fn named(mut self, name: &str) -> Self {
+        self.request.file = Some(name.into());
+        self
+    }
+
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.request.env.push((name.into(), value.into()));
+        self
+    }
+
+    fn set(mut self, key: &str, value: &str) -> Self {
+        let typed = format!("--set {key}");
+        self.request.flags.push(Flag { key: key.into(), value: value.into(), typed });
+        self
+    }
+
+    fn load(&self) -> Result<Loaded, ConfigError> {
+        Config::load(&self.request)
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.load().unwrap_err().problems.iter().map(ToString::to_string).collect()
+    }
+}
+
+fn origin(loaded: &Loaded, key: &str) -> Origin {
+    loaded.origins.iter().find(|setting| setting.key == key).unwrap().origin.clone()
+}
+
+#[test]
+fn the_shipped_file_loads_and_says_so() {
+    let loaded = World::new().load().unwrap();
+    assert_eq!(loaded.config.data.dir, PathBuf::from("./forebay-data"));
+    assert_eq!(loaded.config.model.name, "bge-m3");
+    assert_eq!(loaded.config.retry.max_attempts, 3);
+    assert_eq!(loaded.file, None);
+    assert!(loaded.origins.iter().all(|setting| setting.origin == Origin::Default));
+    let keys = DEFAULTS.lines().filter(|line| !line.starts_with('#') && line.contains(" = ")).count();
+    assert_eq!(loaded.origins.len(), keys, "`origins` lists every key of config.toml");
+}
+
+#[test]
+fn a_copy_of_the_shipped_file_changes_nothing() {
+    let copy = World::new().file("forebay.toml", DEFAULTS).load().unwrap();
+    assert_eq!(copy.config, World::new().load().unwrap().config);
+    assert_eq!(copy.file, Some("forebay.toml".into()));
+}
+
+#[test]
+fn later_layers_win_and_each_is_named() {
+    let world = World::new()
+        .file("forebay.toml", "[retry]\nmax_attempts = 4\nbase_ms = 100\n\n[model]\nname = \"a\"\n")
+        .env("FOREBAY__RETRY__BASE_MS", "200")
+        .env("FOREBAY__MODEL__NAME", "b")
+        .env("HOME", "/nowhere")
+        .set("model.name", "c")
+        .set("model.name", "d");
+    let loaded = world.load().unwrap();
+    assert_eq!(loaded.config.retry.max_attempts, 4);
+    assert_eq!(loaded.config.retry.base_ms, 200);
+    assert_eq!(loaded.config.model.name, "d");
+    assert_eq!(origin(&loaded, "retry.max_attempts").to_string(), "forebay.toml:2");
+    assert_eq!(origin(&loaded, "retry.base_ms").to_string(), "FOREBAY__RETRY__BASE_MS");
+    assert_eq!(origin(&loaded, "model.name").to_string(), "--set model.name");
+    assert_eq!(origin(&loaded, "retry.cap_ms").to_string(), "default");
+}
+
+#[test]
+fn a_named_file_takes_the_place_of_the_default_one() {
+    let world = World::new()
+        .file("forebay.toml", "[retry]\nmax_attempts = 4\n")
+        .file("other.toml", "[retry]\nbase_ms = 1\n")
+        .named("other.toml");
+    let retry = world.load().unwrap().config.retry;
+    assert_eq!((retry.max_attempts, retry.base_ms), (3, 1));
+}
+
+#[test]
+fn a_named_file_that_is_missing_is_an_error() {
+    let problems = World::new().named("absent.toml").problems();
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].starts_with("cannot read absent.toml: "), "{problems:?}");
+    assert!(problems[0].ends_with("check the path given to --config"), "{problems:?}");
+}
+
+#[test]
+fn a_file_that_is_no_text_or_no_toml_is_an_error_with_its_line() {
+    let problems = World::new().file("forebay.toml", b"\xff\xfe[\0m\0").problems();
+    assert!(problems[0].starts_with("cannot read forebay.toml: "), "{problems:?}");
+    let problems = World::new().file("forebay.toml", "[data]\ndir = \"x\"\nname bge\n").problems();
+    assert!(problems[0].starts_with("forebay.toml:3 is not valid TOML: "), "{problems:?}");
+    let problems = World::new().file("forebay.toml", "[data]\ndir = \"x\"\ndir = \"y\"\n").problems();
+    assert!(problems[0].starts_with("forebay.toml:3 is not valid TOML: duplicate key"), "{problems:?}");
+}
+
+#[test]
+fn unknown_keys_are_refused_with_the_nearest_known_one() {
+    let world = World::new()
+        .file("forebay.toml", "# mine\n[model]\nnmae = \"x\"\n[pipelin]\n[retry]\n[wholly]\nunlike = 1\n")
+        .env("FOREBAY__DATA__DRI", "x")
+        .set("name", "x");
+    assert_eq!(
+        world.problems(),
+        [
+            "unknown key `model.nmae` in forebay.toml:3; did you mean `model.name`?",
+            "unknown key `pipelin` in forebay.toml:4; `forebay check` lists every key",
+            "unknown key `wholly.unlike` in forebay.toml:7; `forebay check` lists every key",
+            "unknown key `data.dri` in FOREBAY__DATA__DRI; did you mean `FOREBAY__DATA__DIR`?",
+            "unknown key `name` in --set name; did you mean `model.name`?",
+        ]
+    );
+}
+
+#[test]
+fn every_bad_value_is_named_with_what_was_expected_and_where_it_stands() {
+    let world = World::new()
+        .file(
+            "forebay.toml",
+            "model = 3\n[retry]\nmax_attempts = 0\ncap_ms = -1\n[data]\ndir = 7\n[sink]\nstore_text = \"yes\"\n",
+        )
+        .env("FOREBAY__MODEL__OUTPUTS", "dense, dens")
+        .env("FOREBAY__LIMITS__MAX_DEAD_FRACTION", "nan")
+        .set("model.device", "gpu")
+        .set("sink.kind", "sqlit")
+        .set("queue.window_chunks", "many");
+    assert_eq!(
+        world.problems(),
+        [
+            "`model`: expected a section of settings (`[model]`, or `model.NAME`), received 3 (from forebay.toml:1)",
+            "`retry.max_attempts`: expected an integer from 1 to 100, received 0 (from forebay.toml:3)",
+            "`retry.cap_ms`: expected an integer from 1 to 86400000, received -1 (from forebay.toml:4)",
+            "`data.dir`: expected a text that is not empty, received 7 (from forebay.toml:6)",
+            "`sink.store_text`: expected true or false, received \"yes\" (from forebay.toml:8)",
+            "`limits.max_dead_fraction`: expected a number from 0 to 1, received \"nan\" (from FOREBAY__LIMITS__MAX_DEAD_FRACTION)",
+            "`model.outputs`: expected a list of at least one of \"dense\", received \"dense, dens\" (from FOREBAY__MODEL__OUTPUTS)",
+            "`model.device`: expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\" (N the number of the GPU), received \"gpu\" (from --set model.device)",
+            "`sink.kind`: expected one of \"sqlite\", \"null\", received \"sqlit\" (from --set sink.kind)",
+            "`queue.window_chunks`: expected an integer from 1 to 10000000, received \"many\" (from --set queue.window_chunks)",
+        ]
+    );
+    let whole = world.load().unwrap_err().to_string();
+    assert!(whole.starts_with("configuration: 10 things to repair:\n  - `model`"), "{whole}");
+    assert!(whole.ends_with("repair it, then run `forebay check`"), "{whole}");
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    let world = World::new()
+        .set("retry.cap_ms", "100")
+        .set("breaker.give_up_after_s", "1")
+        .set("source.chunk_tokens", "64")
+        .set("source.meta_field", "text");
+    assert_eq!(
+        world.problems(),
+        [
+            "`retry.cap_ms`: expected at least `retry.base_ms` (500), received 100 (from --set retry.cap_ms)",
+            "`breaker.give_up_after_s`: expected at least `breaker.open_s` (5), received 1 (from --set breaker.give_up_after_s)",
+            "`source.overlap_tokens`: expected less than `source.chunk_tokens` (64), received 64 (from default)",
+            "`source.meta_field`: expected names that no other field of a record has, received \"text\" (from --set source.meta_field)",
+        ]
+    );
+}
+
+#[test]
+fn every_integer_is_bounded_so_that_no_time_or_size_overflows() {
+    for setting in World::new().load().unwrap().origins.iter().filter(|s| s.value.is_integer()) {
+        for value in ["-1", "9223372036854775807", "9223372036854775808", "1.5"] {
+            let outcome = World::new().set(&setting.key, value).load();
+            let bounded =
+                matches!(&outcome, Err(error) if matches!(error.problems[0], Problem::Value { .. }));
+            assert!(bounded, "{} = {value}", setting.key);
+        }
+    }
+}
+
+#[test]
+fn environment_values_that_are_not_utf8_are_refused_for_us_and_ignored_for_others() {
+    use std::os::unix::ffi::OsStringExt;
+    let bad = std::ffi::OsString::from_vec(vec![0xff]);
+    let mut world = World::new();
+    world.request.env = vec![("OTHER".into(), bad.clone()), (bad.clone(), "x".into())];
+    world.load().unwrap();
+    world.request.env.push(("FOREBAY__DATA__DIR".into(), bad));
+    let expected = "`data.dir`: expected a text that is not empty, received bytes that are not UTF-8 (from FOREBAY__DATA__DIR)";
+    assert_eq!(world.problems(), [expected]);
+}
+
+#[test]
+fn no_secret_is_shown_even_when_it_stands_in_the_wrong_place() {
+    let world = World::new()
+        .file("forebay.toml", "[sink]\npassword = \"hunter2\"\n")
+        .env("FOREBAY__SINK__TOKEN", "hunter2")
+        .set("sink.secret", "hunter2");
+    let error = world.load().unwrap_err();
+    assert_eq!(error.problems.len(), 3);
+    assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+}
