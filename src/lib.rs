@@ -10,3 +10,6 @@ pub mod ledger;
 pub mod queue;
 pub mod sink;
 pub mod source;
+
+#[cfg(feature = "testkit")]
+pub mod testkit;
