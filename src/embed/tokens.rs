@@ -3,7 +3,10 @@
 
 use std::{borrow::Cow, path::Path};
 
-use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationDirection};
+use serde::Deserialize;
+use tokenizers::{
+    Encoding, ModelWrapper, PostProcessor as _, Tokenizer, TruncationDirection, models::unigram::Unigram,
+};
 
 use super::{Tokens, expect::OpenError};
 
@@ -36,6 +39,7 @@ impl TextTokenizer {
             .map_err(|error| OpenError::damaged(model, path, error.to_string()))?
             .with_padding(None)
             .set_encode_special_tokens(true);
+        hide_controls(&mut tokenizer, &bytes).map_err(|what| OpenError::damaged(model, path, what))?;
         let top = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
         if top as usize >= vocab_size {
             let what = format!("knows the id {top}, but the model's word table has {vocab_size} rows");
@@ -93,4 +97,31 @@ impl TextTokenizer {
         }
         Ok((self.tokenizer.encode_fast(text, false)?, false))
     }
+}
+
+/// Takes the special tokens out of a Unigram's reach. XLM-R's file lists `<pad>` and its like as pieces, with
+/// the best score of all, so a text that spells one out would get its id even when special tokens count as
+/// text; sentencepiece, which made the vocabulary, never matches such a piece. The pieces keep their ids under
+/// a name that no word can contain: a word has no white space.
+fn hide_controls(tokenizer: &mut Tokenizer, file: &[u8]) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct File {
+        model: Model,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        unk_id: Option<usize>,
+    }
+    let ModelWrapper::Unigram(unigram) = tokenizer.get_model() else { return Ok(()) };
+    let file: File = serde_json::from_slice(file).map_err(|error| error.to_string())?;
+    let added = tokenizer.get_added_tokens_decoder();
+    let control = |id: usize| added.get(&(id as u32)).is_some_and(|token| token.special);
+    let hidden = |(id, (piece, score)): (usize, &(String, f64))| {
+        let piece = if control(id) { format!(" {piece}") } else { piece.clone() };
+        (piece, *score)
+    };
+    let vocab = unigram.iter().enumerate().map(hidden).collect();
+    let unigram = Unigram::from(vocab, file.model.unk_id, unigram.byte_fallback());
+    tokenizer.with_model(unigram.map_err(|error| error.to_string())?);
+    Ok(())
 }

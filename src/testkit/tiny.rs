@@ -176,7 +176,7 @@ fn added(id: usize, content: &str) -> Value {
            "rstrip": false, "normalized": false})
 }
 
-/// As XLM-R's: the same special ids, pieces with a leading `▁`, `<s> A </s>`. Truncation and padding are
+/// As XLM-R's: the same special ids, which are pieces of the Unigram too, pieces with a leading `▁`, `<s> A </s>`. Truncation and padding are
 /// stored in it, as real files do, and must be cleared by who loads it.
 fn unigram() -> (Value, usize) {
     let mut vocab: Vec<(String, f64)> =
@@ -190,6 +190,7 @@ fn unigram() -> (Value, usize) {
         vocab.push((letter, -8.0 - i as f64 / 64.0));
     }
     let mask = vocab.len();
+    vocab.push(("<mask>".into(), 0.0));
     let tokenizer = json!({
         "version": "1.0",
         "truncation": {"max_length": 16, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
