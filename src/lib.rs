@@ -17,3 +17,6 @@ pub mod sink;
 pub mod source;
 
 pub mod config;
+
+#[cfg(feature = "testkit")]
+pub mod testkit;

@@ -4,7 +4,6 @@
 
 mod layer;
 mod origin;
-mod parts;
 mod problem;
 mod rule;
 mod suggest;
@@ -23,7 +22,6 @@ use self::{
 };
 pub use self::{
     origin::{MASK, Origin, is_secret},
-    parts::{Breaker, Data, Dlq, Limits, Pipeline, Queue, Retry},
     problem::{ConfigError, Problem},
 };
 
@@ -62,25 +60,25 @@ pub struct Request {
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// `data.*`
-    pub data: Data,
+    pub data: crate::folder::Settings,
     /// `model.*`
     pub model: crate::embed::Settings,
     /// `source.*`
     pub source: crate::source::Settings,
     /// `queue.*`
-    pub queue: Queue,
+    pub queue: crate::queue::Settings,
     /// `pipeline.*`
-    pub pipeline: Pipeline,
+    pub pipeline: crate::pipeline::line::Settings,
     /// `retry.*`
-    pub retry: Retry,
+    pub retry: crate::queue::policy::Settings,
     /// `breaker.*`
-    pub breaker: Breaker,
+    pub breaker: crate::pipeline::circuit::Settings,
     /// `dlq.*`
-    pub dlq: Dlq,
+    pub dlq: crate::queue::dlq::Settings,
     /// `sink.*`
     pub sink: crate::sink::Settings,
     /// `limits.*`
-    pub limits: Limits,
+    pub limits: crate::pipeline::line::Limits,
 }
 
 /// One setting as it holds, for `check`.

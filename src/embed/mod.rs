@@ -3,6 +3,18 @@
 //! The line sees [`Embed`] and nothing else. Behind it: `tokens` (text to ids), `plan` (which texts share a
 //! forward pass), `encoder` (the seam: ids to pooled vectors; one implementation a device and processor).
 
+pub mod candle;
+pub mod encoder;
+pub mod expect;
+pub mod hash;
+mod lanes;
+pub mod layout;
+pub mod local;
+pub mod plan;
+pub mod threads;
+pub mod tokens;
+pub mod weights;
+
 use crate::{
     chunk::Embedding,
     error::{Class, Fault},

@@ -27,8 +27,8 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// The folder.
-    pub dir: String,
+    /// The data folder: queue, ledger, dead letters, run reports and the default sink.
+    pub dir: PathBuf,
 }
 
 /// What can go wrong with the data folder.

@@ -118,7 +118,11 @@ mod tests {
         assert_eq!(case("other", 4, &held), Admission::Enqueue, "ordinals compare within one source only");
         let other_space = written("t", 1, 5, "another");
         let held = Held { written: Some(&other_space), ..Held::default() };
-        assert_eq!(case("t", 5, &held), Admission::Enqueue, "another identity makes everything pending again");
+        assert_eq!(
+            case("t", 5, &held),
+            Admission::Enqueue,
+            "another identity makes everything pending again"
+        );
     }
 
     #[test]

@@ -7,12 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ractor::{Actor, ActorProcessingErr, ActorRef};
 use super::{
     circuit::{Circuit, Event, Gate},
     line::{Dependency, Line},
     worker::Worker,
 };
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 /// Tries the dependency; what went wrong, in words without secrets.
 pub type Probe = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -46,7 +46,11 @@ impl Actor for Breaker {
     type State = State;
     type Arguments = Arguments;
 
-    async fn pre_start(&self, me: ActorRef<Event>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        me: ActorRef<Event>,
+        arguments: Arguments,
+    ) -> Result<State, ActorProcessingErr> {
         // A restarted breaker starts closed: the dependency itself says soon enough if it is still down.
         let dependency = (arguments.which)(&arguments.line);
         dependency.gate.send_replace(Gate::Closed);
@@ -56,7 +60,12 @@ impl Actor for Breaker {
         Ok(State { arguments, circuit, probing: false })
     }
 
-    async fn handle(&self, me: ActorRef<Event>, event: Event, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        me: ActorRef<Event>,
+        event: Event,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         let (before, now) = (state.circuit.gate(), Instant::now());
         if matches!(event, Event::ProbeOk | Event::ProbeFailed) {
             state.probing = false;
@@ -66,7 +75,8 @@ impl Actor for Breaker {
         let Dependency { name: what, gate, .. } = which(line);
         if before != after {
             tracing::warn!(what, gate = ?after, "breaker");
-            metrics::gauge!("forebay_breaker_open", "dependency" => *what).set(f64::from(after != Gate::Closed));
+            metrics::gauge!("forebay_breaker_open", "dependency" => *what)
+                .set(f64::from(after != Gate::Closed));
             gate.send_replace(after);
         }
         if state.circuit.hopeless(now) && !line.draining() {

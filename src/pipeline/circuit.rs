@@ -131,7 +131,13 @@ mod tests {
     use super::*;
 
     fn circuit() -> Circuit {
-        Circuit::new(Settings { threshold: 3, window_s: 60, open_s: 5, probe_timeout_s: 30, give_up_after_s: 100 })
+        Circuit::new(Settings {
+            threshold: 3,
+            window_s: 60,
+            open_s: 5,
+            probe_timeout_s: 30,
+            give_up_after_s: 100,
+        })
     }
 
     #[test]

@@ -32,7 +32,8 @@ pub fn commit(line: &Line, items: Vec<Item<Embedding>>) -> Committed {
         return Committed::Refused(items, error);
     }
     let at = now_text();
-    let written: Vec<Written> = items.iter().zip(&rows).map(|(item, row)| record(line, item, row, &at)).collect();
+    let written: Vec<Written> =
+        items.iter().zip(&rows).map(|(item, row)| record(line, item, row, &at)).collect();
     let mut resolves = Vec::new();
     for row in &rows {
         match line.folder.queue.resolves(&row.key, &row.chunk_id) {

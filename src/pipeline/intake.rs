@@ -3,10 +3,7 @@
 use std::{
     collections::HashSet,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::Ordering::Relaxed,
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -22,7 +19,7 @@ use crate::{
     error::{Class, Fault},
     ledger::{RegisteredSource, SourceState},
     queue::dead::{Burial, Origin, Payload, State as LetterState, Subject},
-    source::{self, Item, Record, Source, Unreadable, split::Splitter},
+    source::{self, Item, Record, Splitter, Unreadable},
 };
 
 /// One input, registered.
@@ -138,7 +135,8 @@ impl Intake {
         }
         let Some(texts) = self.split(&record.text) else {
             self.line.tally.produced.add(1);
-            let fault = Fault::new(Class::TokenizerFailed, "the tokenizer panicked while the document was split");
+            let fault =
+                Fault::new(Class::TokenizerFailed, "the tokenizer panicked while the document was split");
             return self.bury(burial(&self.line, &chunk(0, record.text.clone()), fault, 1));
         };
         let count = texts.len() as u64;
@@ -159,8 +157,8 @@ impl Intake {
     fn split(&self, text: &str) -> Option<Vec<String>> {
         let (model, settings) = (&self.line.model, &self.line.settings.source);
         let measure = |text: &str| model.count(text);
-        let splitter = Splitter::new(&measure, self.chunk_tokens, settings.overlap_tokens);
-        let split = || splitter.split(text).into_iter().map(str::to_owned).collect();
+        let splitter = Splitter::new(self.chunk_tokens, settings.overlap_tokens);
+        let split = || splitter.split(text, &measure).into_iter().map(str::to_owned).collect();
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(split)).ok()
     }
 
@@ -203,7 +201,9 @@ impl Intake {
                 let made_way = self.line.folder.queue.enqueue(chunk).map_err(|error| error.to_string())?;
                 tally.duplicates.add(u64::from(made_way));
             }
-            Admission::Pending | Admission::Older | Admission::Written { now: true } => tally.duplicates.add(1),
+            Admission::Pending | Admission::Older | Admission::Written { now: true } => {
+                tally.duplicates.add(1)
+            }
             Admission::Written { now: false } | Admission::Discarded => tally.skipped.add(1),
             Admission::Dead => tally.dead.add(1),
         }

@@ -12,7 +12,12 @@ use std::{
 use ractor::ActorRef;
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use super::{circuit::{Event, Gate}, dead_letter::Dead, tally::Tally, worker::Worker};
+use super::{
+    circuit::{Event, Gate},
+    dead_letter::Dead,
+    tally::Tally,
+    worker::Worker,
+};
 use crate::{embed::Embed, folder::Folder, queue::policy, sink::Sink};
 
 /// `pipeline.*` of the configuration.

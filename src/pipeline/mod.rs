@@ -20,8 +20,8 @@ mod supervisor;
 mod tail;
 pub mod tally;
 mod triage;
-mod writer;
 pub mod worker;
+mod writer;
 
 use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
@@ -65,6 +65,7 @@ impl From<crate::queue::QueueError> for StartError {
 }
 
 /// A task of the pipeline's own that ends by itself: the one place that may spawn one.
+#[expect(clippy::disallowed_methods, reason = "the one place: a probe, whose end its breaker is told")]
 pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(task);
 }
@@ -77,7 +78,7 @@ fn register(line: &Line, paths: &[PathBuf]) -> Result<Vec<Input>, StartError> {
     let ledger = &line.folder.ledger;
     let mut all: Vec<PathBuf> = Vec::new();
     for path in paths {
-        all.push(PathBuf::from(source::file::canonical_uri(path)?));
+        all.push(PathBuf::from(source::canonical_uri(path)?));
     }
     for uri in ledger.unread_sources()? {
         let path = PathBuf::from(&uri);
@@ -98,9 +99,12 @@ fn register(line: &Line, paths: &[PathBuf]) -> Result<Vec<Input>, StartError> {
         // Opened once before anything starts: a missing file or a wrong encoding is told at once.
         let settings = &line.settings;
         let source = source::open(&path, &settings.source, settings.limits.line_bytes)?;
-        line.tally.bytes_total.fetch_add(source.bytes_total().unwrap_or(0), std::sync::atomic::Ordering::Relaxed);
+        line.tally
+            .bytes_total
+            .fetch_add(source.bytes_total().unwrap_or(0), std::sync::atomic::Ordering::Relaxed);
         let uri = path.display().to_string();
-        let registered = ledger.register(&uri, &source::file::fingerprint(&path)?.to_string(), &now_text())?;
+        let registered =
+            ledger.register(&uri, &source::fingerprint(&path)?.digest.to_string(), &now_text())?;
         line.know_source(registered.source_id, &uri);
         inputs.push(Input { registered, path });
     }
@@ -140,7 +144,11 @@ pub async fn run(line: &Arc<Line>, paths: &[PathBuf]) -> Result<Report, StartErr
     std::thread::Builder::new().name("forebay-intake".into()).spawn(work).map_err(|e| system(&e))?;
     wait(line, ended).await;
     // The intake polls for draining, so it ends soon after the line does.
-    let ends = tokio::time::timeout(Duration::from_secs(5), told).await.ok().and_then(Result::ok).unwrap_or_default();
+    let ends = tokio::time::timeout(Duration::from_secs(5), told)
+        .await
+        .ok()
+        .and_then(Result::ok)
+        .unwrap_or_default();
     line.folder.queue.flush()?;
     let report = report(line, &ends);
     if line.stopped().is_none() {

@@ -124,7 +124,8 @@ impl State {
                 Actor::spawn_linked(None, Breaker, arguments, me).await?.0.get_id()
             }
             (Stage::Writer, _, _, Some(dead)) => {
-                let state = writer::State { line, lane: Arc::clone(&self.embedded.receive), dead: dead.clone() };
+                let state =
+                    writer::State { line, lane: Arc::clone(&self.embedded.receive), dead: dead.clone() };
                 Actor::spawn_linked(None, Writer, state, me).await?.0.get_id()
             }
             (Stage::Embedder, _, Some(out), Some(dead)) => {
@@ -180,7 +181,12 @@ impl Actor for Supervisor {
         Ok(state)
     }
 
-    async fn handle(&self, me: ActorRef<Start>, Start(stage): Start, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        me: ActorRef<Start>,
+        Start(stage): Start,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         state.start(stage, me.get_cell()).await
     }
 

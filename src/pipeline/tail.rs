@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use super::{circuit::Event, line::Line};
-use crate::{
-    chunk::ChunkKey,
-    sink::SinkError,
-};
+use crate::{chunk::ChunkKey, sink::SinkError};
 
 /// Removes chunks `count..` of a document from queue, DLQ, sink and ledger, in this order: until the ledger has
 /// forgotten them, the next reading does it again.

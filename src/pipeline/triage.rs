@@ -7,8 +7,9 @@ use crate::{
     chunk::Chunk,
     error::{Class, Fate, Fault, Stage},
     queue::{
-        Lease, Settlement, now_ms,
+        Lease, Settlement,
         dead::{Burial, Origin, Payload, Subject},
+        now_ms,
         policy::{Verdict, verdict},
     },
 };

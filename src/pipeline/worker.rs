@@ -28,7 +28,9 @@ impl Worker {
     pub fn start(name: &str) -> std::io::Result<Self> {
         // One job waits at most: a stage asks for one thing at a time.
         let (jobs, queue) = mpsc::sync_channel::<Job>(1);
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || queue.into_iter().for_each(|job| job()))?;
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || queue.into_iter().for_each(|job| job()))?;
         Ok(Self { jobs })
     }
 

@@ -14,12 +14,7 @@ use super::{
     line::{DeadLane, Line},
     triage,
 };
-use crate::{
-    chunk::Embedding,
-    error::Fault,
-    queue::policy::wait_max,
-    sink::SinkError,
-};
+use crate::{chunk::Embedding, error::Fault, queue::policy::wait_max, sink::SinkError};
 
 /// Write the next batch.
 #[derive(Debug)]

@@ -16,6 +16,16 @@ use crate::{
     error::{Class, Stage},
 };
 
+/// `dlq.*` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// `full`: a letter keeps all that is needed to rebuild its chunk.
+    pub payload: String,
+    /// Open letters from which a warning is logged.
+    pub alert_depth: u64,
+}
+
 /// Letters by class and state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts(BTreeMap<(Class, LetterState), u64>);

@@ -1,0 +1,276 @@
+//! A lean BERT and XLM-R encoder on candle tensors: the plain path, right on every device.
+//!
+//! The tokens of a pass lie one after another in one matrix, without padding, so there is no mask to get
+//! wrong: attention runs per run of equally long texts, everything else over all tokens at once. Positions are
+//! integers made here from lengths.
+
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::ops::{layer_norm, softmax_last_dim};
+
+use super::{
+    EmbedError,
+    encoder::Encoder,
+    expect::{Expect, OpenError, Pooling},
+    lanes::Lanes,
+    layout::{ModelConfig, ModelFiles},
+    weights::Weights,
+};
+
+/// Attention scores held at once, in numbers. Longer rows are computed in blocks of queries, so that memory
+/// does not grow with the square of the length.
+const SCORES_MAX: usize = 1 << 22;
+
+/// The encoder with its weights.
+pub struct CandleEncoder {
+    model: Model,
+    lanes: Lanes,
+}
+
+/// A matrix multiplication with bias. Weights are stored `[out, in]`.
+struct Linear {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+/// Scale and shift to mean 0 and variance 1.
+struct Norm {
+    weight: Tensor,
+    bias: Tensor,
+    eps: f32,
+}
+
+/// One layer of the encoder.
+struct Layer {
+    /// Query, key and value in one; the query's part carries the scale `1/√d`.
+    qkv: Linear,
+    attended: Linear,
+    attended_norm: Norm,
+    up: Linear,
+    down: Linear,
+    norm: Norm,
+}
+
+struct Model {
+    device: Device,
+    words: Tensor,
+    /// Position table with the one token type added.
+    positions: Tensor,
+    embedded_norm: Norm,
+    layers: Vec<Layer>,
+    heads: usize,
+    first_position: usize,
+    pooling: Pooling,
+    dim: usize,
+}
+
+impl CandleEncoder {
+    /// Loads the weights of `files`.
+    ///
+    /// # Errors
+    /// See [`Weights::tensor`].
+    pub fn load(
+        files: &ModelFiles,
+        expect: &Expect,
+        device: &Device,
+        threads: usize,
+    ) -> std::result::Result<Self, OpenError> {
+        let mut weights = Weights::open(&expect.name, &files.weights)?;
+        let model = Model::load(&mut weights, &files.config, expect, device)?;
+        let lanes = Lanes::new(if device.is_cpu() { threads } else { 1 });
+        Ok(Self { model, lanes })
+    }
+}
+
+impl Encoder for CandleEncoder {
+    fn dim(&self) -> usize {
+        self.model.dim
+    }
+
+    fn encode(&self, batch: &[&[u32]]) -> std::result::Result<Vec<Vec<f32>>, EmbedError> {
+        let run = |part: &[&[u32]]| self.model.forward(part);
+        self.lanes.run(batch, run).map_err(|error| {
+            let message = error.to_string();
+            if message.to_lowercase().contains("out of memory") {
+                return EmbedError::OutOfMemory { texts: batch.len(), message };
+            }
+            EmbedError::Failed(message)
+        })
+    }
+}
+
+/// Loads the tensors of one model, so that names and shapes stand in one place.
+struct Loader<'a> {
+    weights: &'a mut Weights,
+    device: &'a Device,
+    eps: f64,
+}
+
+impl Loader<'_> {
+    fn tensor(&mut self, name: &str, shape: &[usize]) -> std::result::Result<Tensor, OpenError> {
+        self.weights.tensor(name, shape, self.device)
+    }
+
+    fn linear(&mut self, name: &str, out: usize, width: usize) -> std::result::Result<Linear, OpenError> {
+        Ok(Linear {
+            weight: self.tensor(&format!("{name}.weight"), &[out, width])?,
+            bias: self.tensor(&format!("{name}.bias"), &[out])?,
+        })
+    }
+
+    fn norm(&mut self, name: &str, width: usize) -> std::result::Result<Norm, OpenError> {
+        Ok(Norm {
+            weight: self.tensor(&format!("{name}.weight"), &[width])?,
+            bias: self.tensor(&format!("{name}.bias"), &[width])?,
+            eps: self.eps as f32,
+        })
+    }
+
+    fn layer(&mut self, index: usize, config: &ModelConfig) -> std::result::Result<Layer, OpenError> {
+        let (width, inner) = (config.hidden_size, config.intermediate_size);
+        let at = |name: &str| format!("encoder.layer.{index}.{name}");
+        let query = self.linear(&at("attention.self.query"), width, width)?;
+        let key = self.linear(&at("attention.self.key"), width, width)?;
+        let value = self.linear(&at("attention.self.value"), width, width)?;
+        let scale = 1.0 / ((width / config.num_attention_heads) as f64).sqrt();
+        let qkv =
+            Linear::fused([&query, &key, &value], scale).map_err(|error| self.weights.unusable(&error))?;
+        Ok(Layer {
+            qkv,
+            attended: self.linear(&at("attention.output.dense"), width, width)?,
+            attended_norm: self.norm(&at("attention.output.LayerNorm"), width)?,
+            up: self.linear(&at("intermediate.dense"), inner, width)?,
+            down: self.linear(&at("output.dense"), width, inner)?,
+            norm: self.norm(&at("output.LayerNorm"), width)?,
+        })
+    }
+}
+
+impl Linear {
+    fn fused(parts: [&Self; 3], scale_first: f64) -> Result<Self> {
+        let [query, key, value] = parts;
+        Ok(Self {
+            weight: Tensor::cat(&[&(&query.weight * scale_first)?, &key.weight, &value.weight], 0)?,
+            bias: Tensor::cat(&[&(&query.bias * scale_first)?, &key.bias, &value.bias], 0)?,
+        })
+    }
+
+    fn forward(&self, rows: &Tensor) -> Result<Tensor> {
+        rows.matmul(&self.weight.t()?)?.broadcast_add(&self.bias)
+    }
+}
+
+impl Norm {
+    fn forward(&self, rows: &Tensor) -> Result<Tensor> {
+        layer_norm(rows, &self.weight, &self.bias, self.eps)
+    }
+}
+
+impl Model {
+    fn load(
+        weights: &mut Weights,
+        config: &ModelConfig,
+        expect: &Expect,
+        device: &Device,
+    ) -> std::result::Result<Self, OpenError> {
+        let width = config.hidden_size;
+        let mut loader = Loader { weights, device, eps: config.layer_norm_eps };
+        let words = loader.tensor("embeddings.word_embeddings.weight", &[config.vocab_size, width])?;
+        let positions = loader
+            .tensor("embeddings.position_embeddings.weight", &[config.max_position_embeddings, width])?;
+        let types =
+            loader.tensor("embeddings.token_type_embeddings.weight", &[config.type_vocab_size, width])?;
+        let positions = types
+            .narrow(0, 0, 1)
+            .and_then(|first| positions.broadcast_add(&first))
+            .map_err(|error| loader.weights.unusable(&error))?;
+        Ok(Self {
+            device: device.clone(),
+            words,
+            positions,
+            embedded_norm: loader.norm("embeddings.LayerNorm", width)?,
+            layers: (0..config.num_hidden_layers)
+                .map(|index| loader.layer(index, config))
+                .collect::<std::result::Result<_, _>>()?,
+            heads: config.num_attention_heads,
+            first_position: config.first_position(expect.family),
+            pooling: expect.pooling,
+            dim: width,
+        })
+    }
+
+    fn forward(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
+        let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
+        let mut rows = self.embedded(batch, &lengths)?;
+        for layer in &self.layers {
+            let attended = self.attention(&layer.qkv.forward(&rows)?, &lengths)?;
+            rows = layer.attended_norm.forward(&(layer.attended.forward(&attended)? + rows)?)?;
+            let inner = layer.up.forward(&rows)?.gelu_erf()?;
+            rows = layer.norm.forward(&(layer.down.forward(&inner)? + rows)?)?;
+        }
+        self.pooled(&rows, &lengths)
+    }
+
+    /// `[tokens, width]`: words and positions, normalised.
+    fn embedded(&self, batch: &[&[u32]], lengths: &[usize]) -> Result<Tensor> {
+        let ids = batch.concat();
+        let first = self.first_position as u32;
+        let positions: Vec<u32> = lengths.iter().flat_map(|&n| first..first + n as u32).collect();
+        let count = ids.len();
+        let words = self.words.index_select(&Tensor::from_vec(ids, count, &self.device)?, 0)?;
+        let positions = self.positions.index_select(&Tensor::from_vec(positions, count, &self.device)?, 0)?;
+        self.embedded_norm.forward(&(words + positions)?)
+    }
+
+    /// Attention of every text over itself: `[tokens, 3 · width]` to `[tokens, width]`.
+    fn attention(&self, qkv: &Tensor, lengths: &[usize]) -> Result<Tensor> {
+        let mut parts = Vec::new();
+        let (mut start, mut text) = (0, 0);
+        while text < lengths.len() {
+            let n = lengths[text];
+            let fit = (SCORES_MAX / (self.heads * n * n)).max(1);
+            let texts = lengths[text..].iter().take(fit).take_while(|&&other| other == n).count();
+            parts.push(self.attend(&qkv.narrow(0, start, texts * n)?, texts, n)?);
+            start += texts * n;
+            text += texts;
+        }
+        if parts.len() == 1 { Ok(parts.remove(0)) } else { Tensor::cat(&parts, 0) }
+    }
+
+    /// The same for `texts` texts of `n` tokens each.
+    fn attend(&self, qkv: &Tensor, texts: usize, n: usize) -> Result<Tensor> {
+        let (heads, head) = (self.heads, self.dim / self.heads);
+        let qkv = qkv.reshape((texts, n, 3, heads, head))?.permute((2, 0, 3, 1, 4))?.contiguous()?;
+        let part = |which: usize| qkv.get(which)?.reshape((texts * heads, n, head));
+        let (query, key, value) = (part(0)?, part(1)?.t()?, part(2)?);
+        let block = (SCORES_MAX / (texts * heads * n)).clamp(1, n);
+        let mut blocks = Vec::new();
+        for first in (0..n).step_by(block) {
+            let scores = query.narrow(1, first, block.min(n - first))?.contiguous()?.matmul(&key)?;
+            blocks.push(softmax_last_dim(&scores)?.matmul(&value)?);
+        }
+        let mixed = if blocks.len() == 1 { blocks.remove(0) } else { Tensor::cat(&blocks, 1)? };
+        mixed.reshape((texts, heads, n, head))?.transpose(1, 2)?.reshape((texts * n, self.dim))
+    }
+
+    /// One vector a text, scaled to norm 1 on the host.
+    fn pooled(&self, rows: &Tensor, lengths: &[usize]) -> Result<Vec<Vec<f32>>> {
+        let mut start = 0;
+        let mut pooled = Vec::with_capacity(lengths.len());
+        for &n in lengths {
+            pooled.push(match self.pooling {
+                Pooling::Cls => rows.narrow(0, start, 1)?,
+                Pooling::Mean => rows.narrow(0, start, n)?.mean_keepdim(0)?,
+            });
+            start += n;
+        }
+        let mut vectors = Tensor::cat(&pooled, 0)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        vectors.iter_mut().for_each(|vector| scale_to_1(vector));
+        Ok(vectors)
+    }
+}
+
+/// Scales to norm 1, in f64. A vector of norm 0 becomes NaN, which the check behind the encoder finds.
+fn scale_to_1(vector: &mut [f32]) {
+    let norm = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
+    vector.iter_mut().for_each(|value| *value = (f64::from(*value) / norm) as f32);
+}

@@ -1,0 +1,145 @@
+//! A pass over several threads: its texts are dealt to lanes of one thread each, which never wait for each
+//! other. A pass that cannot be dealt evenly (one long text) runs as a whole on all threads.
+
+use candle_core::{Error, Result};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// Tokens computed in one go by a lane: enough rows for full speed, few enough that intermediate results stay
+/// in the processor's caches.
+const LANE_TOKENS: usize = 512;
+
+/// Thread pools of our own: the number of threads is ours and does not follow the machine's processors, as the
+/// libraries' default pools would.
+pub struct Lanes {
+    single: Vec<ThreadPool>,
+    wide: ThreadPool,
+}
+
+impl Lanes {
+    /// Pools for `threads` threads (at least 1).
+    ///
+    /// # Panics
+    /// The system refuses a thread: as good as out of memory, and at start.
+    pub fn new(threads: usize) -> Self {
+        let pool = |threads: usize| {
+            ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .thread_name(move |index| format!("embed-{threads}-{index}"))
+                .build()
+                .expect("threads can be started")
+        };
+        let threads = threads.max(1);
+        Self { single: (0..threads).map(|_| pool(1)).collect(), wide: pool(threads) }
+    }
+
+    /// Runs `forward` over parts of `batch` and returns its results in order.
+    pub fn run<'t, F>(&self, batch: &[&'t [u32]], forward: F) -> Result<Vec<Vec<f32>>>
+    where
+        F: Fn(&[&'t [u32]]) -> Result<Vec<Vec<f32>>> + Sync,
+    {
+        let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
+        let Some(hands) = deal(&lengths, self.single.len()) else {
+            return self.wide.install(|| forward(batch));
+        };
+        let work = |hand: &[usize]| -> Result<Vec<Vec<f32>>> {
+            let mut vectors = Vec::with_capacity(hand.len());
+            for part in parts(hand, &lengths) {
+                let texts: Vec<&[u32]> = part.iter().map(|&index| batch[index]).collect();
+                vectors.extend(forward(&texts)?);
+            }
+            Ok(vectors)
+        };
+        let results: Vec<Result<Vec<Vec<f32>>>> = std::thread::scope(|scope| {
+            let work = &work;
+            let mut running = Vec::with_capacity(hands.len());
+            for (pool, hand) in self.single.iter().zip(&hands) {
+                running.push(scope.spawn(move || pool.install(|| work(hand))));
+            }
+            running
+                .into_iter()
+                .map(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
+        });
+        let mut vectors = vec![Vec::new(); batch.len()];
+        for (hand, result) in hands.iter().zip(results) {
+            for (&index, vector) in hand.iter().zip(result?) {
+                vectors[index] = vector;
+            }
+        }
+        if vectors.iter().any(Vec::is_empty) {
+            return Err(Error::Msg("a lane returned fewer vectors than texts".into()));
+        }
+        Ok(vectors)
+    }
+}
+
+/// Indices of the texts for each lane, longest first, or `None` when the busiest lane would have so much more
+/// than its share that all threads on one text after another are quicker.
+fn deal(lengths: &[usize], lanes: usize) -> Option<Vec<Vec<usize>>> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(lengths[index]));
+    let mut hands = vec![(0, Vec::new()); lanes];
+    for index in order {
+        let hand = hands.iter_mut().min_by_key(|(load, _)| *load)?;
+        hand.0 += lengths[index];
+        hand.1.push(index);
+    }
+    let most = hands.iter().map(|(load, _)| *load).max()?;
+    let share = lengths.iter().sum::<usize>() as f64 / lanes as f64;
+    (lanes == 1 || most as f64 <= 1.5 * share).then(|| hands.into_iter().map(|(_, hand)| hand).collect())
+}
+
+/// A hand in parts of at most [`LANE_TOKENS`], or of one text.
+fn parts<'a>(hand: &'a [usize], lengths: &[usize]) -> Vec<&'a [usize]> {
+    let mut parts = Vec::new();
+    let (mut start, mut tokens) = (0, 0);
+    for (i, &index) in hand.iter().enumerate() {
+        if i > start && tokens + lengths[index] > LANE_TOKENS {
+            parts.push(&hand[start..i]);
+            (start, tokens) = (i, 0);
+        }
+        tokens += lengths[index];
+    }
+    if start < hand.len() {
+        parts.push(&hand[start..]);
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn every_text_comes_back_in_its_place(
+            lengths in prop::collection::vec(1_usize..900, 0..40),
+            threads in 1_usize..4,
+        ) {
+            let texts: Vec<Vec<u32>> = lengths.iter().enumerate().map(|(i, &n)| vec![i as u32; n]).collect();
+            let batch: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
+            let first = |part: &[&[u32]]| Ok(part.iter().map(|ids| vec![ids[0] as f32]).collect());
+            let vectors = Lanes::new(threads).run(&batch, first).unwrap();
+            let expected: Vec<Vec<f32>> = (0..lengths.len()).map(|i| vec![i as f32]).collect();
+            prop_assert_eq!(vectors, expected);
+        }
+    }
+
+    #[test]
+    fn one_long_text_is_not_dealt() {
+        assert!(deal(&[8_000], 2).is_none());
+        assert!(deal(&[8_000, 20, 30], 2).is_none());
+        assert_eq!(deal(&[50, 100, 60], 2), Some(vec![vec![1], vec![2, 0]]));
+    }
+
+    #[test]
+    fn an_error_of_one_lane_is_the_error_of_the_pass() {
+        let bad = |part: &[&[u32]]| match part[0][0] {
+            0 => Err(Error::Msg("no".into())),
+            _ => Ok(part.iter().map(|_| vec![1.0]).collect()),
+        };
+        assert!(Lanes::new(2).run(&[&[1_u32][..], &[0], &[1]], bad).unwrap_err().to_string().contains("no"));
+    }
+}

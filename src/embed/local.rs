@@ -1,0 +1,260 @@
+//! A model that runs on this machine, from its folder: [`LocalModel`].
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+};
+
+use super::{
+    Embed, EmbedError, Settings, Tokens,
+    encoder::{self, Encoder},
+    expect::{Expect, OpenError},
+    layout::ModelFiles,
+    plan,
+    tokens::TextTokenizer,
+};
+use crate::{
+    chunk::Embedding,
+    error::{Class, Fault},
+    identity::{Identity, IdentityParts},
+};
+
+/// An ordinary sentence: what fails on it is not the text's fault.
+pub const GOLDEN_TEXT: &str = "A forebay holds the water and evens the flow before it reaches the turbine.";
+
+/// How far from 1 the norm of a vector may be.
+const NORM_TOLERANCE: f32 = 1e-3;
+
+/// A loaded model with its tokenizer.
+pub struct LocalModel {
+    identity: Identity,
+    max_length: usize,
+    pass_tokens: usize,
+    bury_long: bool,
+    document_prefix: String,
+    query_prefix: String,
+    vocab_size: usize,
+    tokenizer: TextTokenizer,
+    encoder: Box<dyn Encoder>,
+}
+
+impl std::fmt::Debug for LocalModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalModel").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+impl LocalModel {
+    /// Opens the model in `folder`, which must be the one `expect` describes.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, folder and entry disagree, or a setting asks for what is not there.
+    pub fn open(folder: &Path, expect: &Expect, settings: &Settings) -> Result<Self, OpenError> {
+        check_settings(settings)?;
+        let max_length = max_length_of(expect, settings)?;
+        let files = ModelFiles::read(folder, expect)?;
+        let tokenizer =
+            TextTokenizer::open(&expect.name, &files.tokenizer, files.config.vocab_size, max_length)?;
+        let encoder = encoder::choose(&files, expect, settings)?;
+        let model = Self {
+            identity: Identity::of(&IdentityParts {
+                name: expect.name.clone(),
+                revision: expect.revision.clone(),
+                weights: expect.weights_sha256,
+                tokenizer: expect.tokenizer_sha256,
+                pooling: expect.pooling.as_str().into(),
+                normalize: expect.normalize,
+                max_length,
+                outputs: settings.outputs.clone(),
+                dim: encoder.dim(),
+                compute: settings.compute.clone(),
+                document_prefix: expect.document_prefix.clone(),
+                text_normalization: "none".into(),
+            }),
+            max_length,
+            pass_tokens: settings.pass_tokens,
+            bury_long: settings.truncation == "bury",
+            document_prefix: expect.document_prefix.clone(),
+            query_prefix: expect.query_prefix.clone(),
+            vocab_size: files.config.vocab_size,
+            tokenizer,
+            encoder,
+        };
+        model
+            .tokenizer
+            .tokenize("", GOLDEN_TEXT)
+            .map_err(|what| OpenError::damaged(&expect.name, &files.tokenizer, what))?;
+        Ok(model)
+    }
+
+    fn ids(&self, prefix: &str, text: &str) -> Result<Tokens, Fault> {
+        let tokens =
+            self.tokenizer.tokenize(prefix, text).map_err(|what| Fault::new(Class::TokenizerFailed, what))?;
+        if tokens.truncated && self.bury_long {
+            return Err(too_long(self.max_length));
+        }
+        Ok(tokens)
+    }
+
+    /// What must hold before ids are given to the encoder.
+    fn check_ids(&self, ids: &[u32]) -> Result<u32, Fault> {
+        let n = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        if ids.is_empty() || ids.len() > self.max_length {
+            let what =
+                format!("a text of {n} tokens reached the model, which takes 1 to {}", self.max_length);
+            return Err(Fault::new(Class::TooLong, what));
+        }
+        match ids.iter().find(|&&id| id as usize >= self.vocab_size) {
+            Some(id) => {
+                let what = format!("token id {id} is past the vocabulary of {}", self.vocab_size);
+                Err(Fault::new(Class::TokenizerFailed, what))
+            }
+            None => Ok(n),
+        }
+    }
+
+    fn encode(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        let vectors = catch_unwind(AssertUnwindSafe(|| self.encoder.encode(batch)))
+            .map_err(|panic| EmbedError::Panicked(panic_message(panic.as_ref())))??;
+        if vectors.len() != batch.len() {
+            return Err(EmbedError::Failed(format!("{} vectors for {} texts", vectors.len(), batch.len())));
+        }
+        Ok(vectors)
+    }
+
+    /// The vector if it is sound; else what a second try alone gives.
+    fn sound(&self, vector: Vec<f32>, ids: &[u32]) -> Result<Vec<f32>, Fault> {
+        let Err(first) = check_vector(&vector, self.dim()) else { return Ok(vector) };
+        tracing::warn!(tokens = ids.len(), reason = first, "a vector is not sound; trying its text alone");
+        let again =
+            self.encode(&[ids]).map_err(|error| Fault::new(error.class(), error.to_string()))?.remove(0);
+        match check_vector(&again, self.dim()) {
+            Ok(()) => Ok(again),
+            Err(what) => {
+                let what = format!("{what}, in a batch and alone ({} tokens, f32)", ids.len());
+                Err(Fault::new(Class::NonFiniteVector, what))
+            }
+        }
+    }
+}
+
+impl Embed for LocalModel {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn dim(&self) -> usize {
+        self.encoder.dim()
+    }
+
+    fn max_length(&self) -> usize {
+        self.max_length
+    }
+
+    fn count(&self, text: &str) -> usize {
+        // A text the tokenizer refuses is refused again, with its reason, when it is to be embedded.
+        self.tokenizer.count(text).unwrap_or(0)
+    }
+
+    fn tokenize(&self, text: &str) -> Result<Tokens, Fault> {
+        self.ids(&self.document_prefix, text)
+    }
+
+    fn tokenize_query(&self, text: &str) -> Result<Tokens, Fault> {
+        self.ids(&self.query_prefix, text)
+    }
+
+    fn plan(&self, lengths: &[usize]) -> Vec<Vec<usize>> {
+        plan::plan(lengths, self.pass_tokens)
+    }
+
+    fn embed(&self, batch: &[&Tokens]) -> Result<Vec<Result<Embedding, Fault>>, EmbedError> {
+        let checked: Vec<Result<u32, Fault>> =
+            batch.iter().map(|tokens| self.check_ids(&tokens.ids)).collect();
+        let good = batch.iter().zip(&checked).filter(|(_, checked)| checked.is_ok());
+        let ids: Vec<&[u32]> = good.map(|(tokens, _)| tokens.ids.as_slice()).collect();
+        let mut vectors = self.encode(&ids)?.into_iter();
+        let embeddings = batch.iter().zip(checked).map(|(tokens, checked)| {
+            let n_tokens = checked?;
+            let vector = vectors.next().unwrap_or_default();
+            let dense = self.sound(vector, &tokens.ids)?;
+            Ok(Embedding { dense, n_tokens, truncated: tokens.truncated })
+        });
+        Ok(embeddings.collect())
+    }
+
+    fn golden(&self) -> Tokens {
+        self.tokenizer.tokenize("", GOLDEN_TEXT).expect("tokenised at open")
+    }
+}
+
+/// Refuses settings of `model.*` that no model of this version can honour.
+///
+/// # Errors
+/// [`OpenError::Setting`], with what to set instead.
+pub fn check_settings(settings: &Settings) -> Result<(), OpenError> {
+    let refuse = |key, value: String, what: &str| Err(OpenError::Setting { key, value, what: what.into() });
+    if settings.compute != "f32" {
+        let what = "only \"f32\" is there in this version; set model.compute = \"f32\"";
+        return refuse("model.compute", format!("{:?}", settings.compute), what);
+    }
+    if settings.outputs != ["dense"] {
+        let what = "only [\"dense\"] is there in this version; set model.outputs = [\"dense\"]";
+        return refuse("model.outputs", format!("{:?}", settings.outputs), what);
+    }
+    if !["truncate", "bury"].contains(&settings.truncation.as_str()) {
+        return refuse("model.truncation", format!("{:?}", settings.truncation), "expected truncate or bury");
+    }
+    if settings.pass_tokens == 0 {
+        return refuse("model.pass_tokens", "0".into(), "must be at least 1; 4096 is the default");
+    }
+    Ok(())
+}
+
+fn max_length_of(expect: &Expect, settings: &Settings) -> Result<usize, OpenError> {
+    match settings.max_length {
+        0 => Ok(expect.max_length),
+        set if set > expect.max_length => Err(OpenError::Setting {
+            key: "model.max_length",
+            value: set.to_string(),
+            what: format!(
+                "{} takes at most {}; 0 takes the model's own limit",
+                expect.name, expect.max_length
+            ),
+        }),
+        set => Ok(set),
+    }
+}
+
+/// The fault of a text that does not fit while `model.truncation = "bury"`.
+pub(super) fn too_long(max_length: usize) -> Fault {
+    let what =
+        format!("more than {max_length} tokens; set model.truncation = \"truncate\" or split the text");
+    Fault::new(Class::TooLong, what)
+}
+
+fn check_vector(vector: &[f32], dim: usize) -> Result<(), String> {
+    if vector.len() != dim {
+        return Err(format!("{} numbers instead of {dim}", vector.len()));
+    }
+    if let Some(at) = vector.iter().position(|value| !value.is_finite()) {
+        return Err(format!("number {at} is {}", vector[at]));
+    }
+    let norm = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+    if (norm - 1.0).abs() > NORM_TOLERANCE {
+        return Err(format!("norm {norm} instead of 1"));
+    }
+    Ok(())
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
+
+#[cfg(test)]
+#[path = "local_tests.rs"]
+pub(super) mod tests;

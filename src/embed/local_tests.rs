@@ -1,0 +1,188 @@
+use super::*;
+
+/// The defaults of `config.toml`, but for the model's name.
+pub fn settings() -> Settings {
+    Settings {
+        name: "tiny".into(),
+        dir: String::new(),
+        device: "cpu".into(),
+        compute: "f32".into(),
+        max_length: 0,
+        outputs: vec!["dense".into()],
+        truncation: "truncate".into(),
+        pass_tokens: 4_096,
+        threads: 2,
+    }
+}
+
+#[cfg(feature = "testkit")]
+mod with_tiny {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::{
+        embed::expect::{Family, Pooling},
+        testkit::tiny,
+    };
+
+    fn tiny(family: Family) -> (tempfile::TempDir, Expect) {
+        let folder = tempfile::tempdir().unwrap();
+        let expect = tiny::write(folder.path(), family, 7).unwrap();
+        (folder, expect)
+    }
+
+    #[test]
+    fn both_families_open_and_embed() {
+        for family in [Family::Bert, Family::XlmRoberta] {
+            let (folder, expect) = tiny(family);
+            let model = LocalModel::open(folder.path(), &expect, &settings()).unwrap();
+            let golden = model.golden();
+            let embedding = model.embed(&[&golden]).unwrap().remove(0).unwrap();
+            assert_eq!(embedding.dense.len(), 32);
+            assert_eq!(embedding.n_tokens as usize, golden.ids.len());
+            assert!(!embedding.truncated && golden.ids.len() > 10, "{golden:?}");
+        }
+    }
+
+    /// Opens after `spoil` has changed the folder or the entry; gives the message.
+    fn refused(spoil: impl FnOnce(PathBuf, &mut Expect)) -> String {
+        let (folder, mut expect) = tiny(Family::XlmRoberta);
+        spoil(folder.path().into(), &mut expect);
+        LocalModel::open(folder.path(), &expect, &settings()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_folder_and_an_entry_that_disagree_are_both_named() {
+        let message = refused(|_, expect| expect.pooling = Pooling::Mean);
+        assert!(message.contains("pooling is cls in"), "{message}");
+        assert!(
+            message.contains("1_Pooling/config.json but mean in models/tiny-xlm-roberta.toml"),
+            "{message}"
+        );
+        assert!(refused(|_, expect| expect.family = Family::Bert).contains("model_type is xlm-roberta"));
+        assert!(refused(|_, expect| expect.normalize = false).contains("normalize is true"));
+        assert!(refused(|_, expect| expect.dim = 64).contains("hidden_size is 32"));
+        assert!(refused(|_, expect| expect.max_length = 100).contains("max_seq_length is 4200"));
+    }
+
+    #[test]
+    fn a_missing_file_says_what_to_pull() {
+        for file in
+            ["config.json", "modules.json", "1_Pooling/config.json", "tokenizer.json", "model.safetensors"]
+        {
+            let message = refused(|folder, _| std::fs::remove_file(folder.join(file)).unwrap());
+            assert!(
+                message.contains(file) && message.contains("forebay model pull tiny-xlm-roberta"),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn damaged_weights_name_the_tensor_or_the_file_and_never_load() {
+        let edit = |from: &'static str, to: &'static str| {
+            assert_eq!(from.len(), to.len());
+            refused(move |folder, _| {
+                let path = folder.join("model.safetensors");
+                let mut bytes = std::fs::read(&path).unwrap();
+                let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
+                bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
+                std::fs::write(path, bytes).unwrap();
+            })
+        };
+        let message = edit("encoder.layer.1.output.dense.bias", "encoder.layer.1.output.dense.bios");
+        assert!(message.contains("tensor encoder.layer.1.output.dense.bias is missing"), "{message}");
+        assert!(message.contains("forebay model verify tiny-xlm-roberta"), "{message}");
+        let cut = refused(|folder, _| {
+            let path = folder.join("model.safetensors");
+            let bytes = std::fs::read(&path).unwrap();
+            std::fs::write(path, &bytes[..bytes.len() - 100]).unwrap();
+        });
+        assert!(cut.contains("cut"), "{cut}");
+        let other = refused(|folder, _| {
+            std::fs::write(folder.join("model.safetensors"), "<html>nope</html>").unwrap()
+        });
+        assert!(other.contains("model.safetensors"), "{other}");
+    }
+
+    #[test]
+    fn a_text_over_the_limit_is_cut_or_buried() {
+        let (folder, expect) = tiny(Family::Bert);
+        let open = |truncation: &str| {
+            let settings = Settings { truncation: truncation.into(), max_length: 8, ..settings() };
+            LocalModel::open(folder.path(), &expect, &settings).unwrap()
+        };
+        let (cut, bury) = (open("truncate"), open("bury"));
+        let tokens = cut.tokenize("the water the water the water the").unwrap();
+        assert!(tokens.truncated);
+        assert_eq!(tokens.ids.len(), 8);
+        assert_eq!(tokens.ids, cut.tokenize("the water the water the water").unwrap().ids);
+        assert!(!cut.tokenize("the water the water the water").unwrap().truncated);
+        assert_eq!(bury.tokenize("the water the water the water the").unwrap_err().class, Class::TooLong);
+        assert!(bury.identity().label.ends_with("/f32/8"));
+    }
+
+    #[test]
+    fn ids_the_model_cannot_take_are_the_fault_of_their_text_alone() {
+        let (folder, expect) = tiny(Family::Bert);
+        let model = LocalModel::open(folder.path(), &expect, &settings()).unwrap();
+        let tokens = |ids: Vec<u32>| Tokens { ids, truncated: false };
+        let (good, past) = (model.golden(), tokens(vec![2, 9_999, 3]));
+        let (none, long) = (tokens(vec![]), tokens(vec![2; 301]));
+        let results = model.embed(&[&past, &good, &none, &long]).unwrap();
+        let classes: Vec<Option<Class>> =
+            results.iter().map(|result| result.as_ref().err().map(|fault| fault.class)).collect();
+        assert_eq!(classes, [Some(Class::TokenizerFailed), None, Some(Class::TooLong), Some(Class::TooLong)]);
+        assert_eq!(results[1], model.embed(&[&good]).unwrap()[0]);
+    }
+
+    /// Fails as told: the first ids of a text choose how.
+    struct Faulty;
+
+    impl Encoder for Faulty {
+        fn dim(&self) -> usize {
+            2
+        }
+
+        fn encode(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>, EmbedError> {
+            let one = |ids: &&[u32]| match ids[0] {
+                10 => panic!("as told"),
+                11 => vec![f32::NAN, 1.0],
+                12 if batch.len() > 1 => vec![f32::NAN, 1.0],
+                13 => vec![0.6, 0.7],
+                14 => vec![1.0],
+                _ => vec![0.6, 0.8],
+            };
+            Ok(batch.iter().map(one).collect())
+        }
+    }
+
+    #[test]
+    fn a01_a_bad_vector_is_tried_alone_once_and_never_leaves() {
+        let (folder, expect) = tiny(Family::Bert);
+        let mut model = LocalModel::open(folder.path(), &expect, &settings()).unwrap();
+        model.encoder = Box::new(Faulty);
+        let texts = [1, 11, 12, 13, 14].map(|id| Tokens { ids: vec![id], truncated: false });
+        let results = model.embed(&texts.each_ref()).unwrap();
+        let faults: Vec<bool> = results.iter().map(Result::is_err).collect();
+        assert_eq!(faults, [false, true, false, true, true]);
+        assert_eq!(results[1].as_ref().unwrap_err().class, Class::NonFiniteVector);
+        assert_eq!(results[2].as_ref().unwrap().dense, [0.6, 0.8]);
+        let panics = Tokens { ids: vec![10], truncated: false };
+        assert_eq!(model.embed(&[&panics]), Err(EmbedError::Panicked("as told".into())));
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_honoured_say_what_to_set() {
+    let message = |settings: Settings| check_settings(&settings).unwrap_err().to_string();
+    let i16 = message(Settings { compute: "i16".into(), ..settings() });
+    assert!(i16.contains("model.compute = \"i16\"") && i16.contains("set model.compute = \"f32\""), "{i16}");
+    let sparse = message(Settings { outputs: vec!["dense".into(), "sparse".into()], ..settings() });
+    assert!(
+        sparse.contains("model.outputs") && sparse.contains("set model.outputs = [\"dense\"]"),
+        "{sparse}"
+    );
+    assert!(message(Settings { truncation: "maybe".into(), ..settings() }).contains("truncate or bury"));
+    assert!(message(Settings { pass_tokens: 0, ..settings() }).contains("at least 1"));
+}

@@ -1,0 +1,133 @@
+//! `model.safetensors` to f32 tensors, read tensor by tensor: never mapped, never more than one copy, and a
+//! tensor that is not there or has another shape is an error, never a random or a zero one.
+
+use std::{
+    fs::File,
+    io::{Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+};
+
+use candle_core::{DType, Device, Tensor};
+use safetensors::{Dtype, tensor::Metadata};
+
+use super::expect::OpenError;
+
+/// Longest header of a safetensors file, in bytes; the format's own limit.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// Bytes converted at a time.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// An open weights file.
+pub struct Weights {
+    model: String,
+    path: PathBuf,
+    file: File,
+    metadata: Metadata,
+    data_start: u64,
+    prefix: &'static str,
+}
+
+impl Weights {
+    /// Reads the header of `path` and checks that the file is as long as it says.
+    ///
+    /// # Errors
+    /// The file cannot be read, is cut short, or is not safetensors.
+    pub fn open(model: &str, path: &Path) -> Result<Self, OpenError> {
+        let io = |error: std::io::Error| OpenError::io(model, path, &error);
+        let damaged = |what: String| OpenError::damaged(model, path, what);
+        let mut file = File::open(path).map_err(io)?;
+        let file_bytes = file.metadata().map_err(io)?.len();
+        let mut length = [0_u8; 8];
+        file.read_exact(&mut length).map_err(|_| damaged("too short for a safetensors file".into()))?;
+        let header_bytes = u64::from_le_bytes(length);
+        if header_bytes > HEADER_BYTES_MAX || header_bytes + 8 > file_bytes {
+            return Err(damaged("not a safetensors file, or cut short".into()));
+        }
+        let mut header = vec![0; header_bytes as usize];
+        file.read_exact(&mut header).map_err(io)?;
+        let metadata: Metadata =
+            serde_json::from_slice(&header).map_err(|error| damaged(format!("bad header: {error}")))?;
+        let data_start = 8 + header_bytes;
+        let wanted = data_start + metadata.data_len() as u64;
+        if file_bytes != wanted {
+            return Err(damaged(format!(
+                "{file_bytes} bytes long, but its header says {wanted}: a cut download?"
+            )));
+        }
+        let mut weights =
+            Self { model: model.into(), path: path.into(), file, metadata, data_start, prefix: "" };
+        weights.prefix = weights.find_prefix();
+        Ok(weights)
+    }
+
+    /// Some files name their tensors `bert.…` or `roberta.…`, as saved from a model with a head.
+    fn find_prefix(&self) -> &'static str {
+        let has = |prefix: &&str| {
+            self.metadata.info(&format!("{prefix}embeddings.word_embeddings.weight")).is_some()
+        };
+        ["", "bert.", "roberta.", "model."].into_iter().find(has).unwrap_or("")
+    }
+
+    /// The tensor `name` as f32 on `device`. Half precision is widened.
+    ///
+    /// # Errors
+    /// The tensor is not in the file, or is of another shape or of a type that is no float.
+    pub fn tensor(&mut self, name: &str, shape: &[usize], device: &Device) -> Result<Tensor, OpenError> {
+        let full = format!("{}{name}", self.prefix);
+        let Some(info) = self.metadata.info(&full) else {
+            return Err(self.damaged(format!("the tensor {full} is missing")));
+        };
+        if info.shape != shape {
+            return Err(self.damaged(format!("the tensor {full} is {:?}, not {shape:?}", info.shape)));
+        }
+        let (dtype, start) = (info.dtype, self.data_start + info.data_offsets.0 as u64);
+        self.file
+            .seek(SeekFrom::Start(start))
+            .map_err(|error| OpenError::io(&self.model, &self.path, &error))?;
+        let count = shape.iter().product();
+        let tensor = match dtype {
+            Dtype::F32 => self.read_f32(count).map(|values| Tensor::from_vec(values, shape, device)),
+            Dtype::F16 => self.read_wide(count, 2, DType::F16, shape, device),
+            Dtype::BF16 => self.read_wide(count, 2, DType::BF16, shape, device),
+            Dtype::F64 => self.read_wide(count, 8, DType::F64, shape, device),
+            other => return Err(self.damaged(format!("the tensor {full} is of type {other:?}"))),
+        };
+        tensor
+            .map_err(|error| OpenError::io(&self.model, &self.path, &error))?
+            .map_err(|error| self.damaged(format!("the tensor {full}: {error}")))
+    }
+
+    fn read_f32(&mut self, count: usize) -> std::io::Result<Vec<f32>> {
+        let mut values = Vec::with_capacity(count);
+        let mut block = vec![0_u8; BLOCK_BYTES.min(4 * count)];
+        while values.len() < count {
+            let bytes = block.len().min(4 * (count - values.len()));
+            self.file.read_exact(&mut block[..bytes])?;
+            values.extend(block[..bytes].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+        }
+        Ok(values)
+    }
+
+    fn read_wide(
+        &mut self,
+        count: usize,
+        width: usize,
+        dtype: DType,
+        shape: &[usize],
+        device: &Device,
+    ) -> std::io::Result<candle_core::Result<Tensor>> {
+        let mut bytes = vec![0_u8; count * width];
+        self.file.read_exact(&mut bytes)?;
+        let tensor = Tensor::from_raw_buffer(&bytes, dtype, shape, &Device::Cpu);
+        Ok(tensor.and_then(|tensor| tensor.to_dtype(DType::F32)).and_then(|tensor| tensor.to_device(device)))
+    }
+
+    /// An operation on loaded tensors failed.
+    pub fn unusable(&self, error: &candle_core::Error) -> OpenError {
+        self.damaged(error.to_string())
+    }
+
+    fn damaged(&self, what: String) -> OpenError {
+        OpenError::damaged(&self.model, &self.path, what)
+    }
+}

@@ -1,0 +1,3 @@
+//! Parts for tests and benches only.
+
+pub mod tiny;

@@ -1,0 +1,332 @@
+//! The truth of the vectors: token ids and vectors against golden files of the Python reference (see
+//! `tests/golden/make.py`), against candle-transformers' own models, and against themselves in any company.
+#![cfg(feature = "testkit")]
+
+use std::path::{Path, PathBuf};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use candle_core::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::models::{bert, xlm_roberta};
+use forebay::{
+    chunk::Digest,
+    embed::{
+        Embed, Settings, Tokens,
+        expect::{Expect, Family, Pooling},
+        local::LocalModel,
+    },
+    testkit::tiny,
+};
+use proptest::prelude::*;
+use serde::Deserialize;
+use tempfile::TempDir;
+
+/// Cosine to the reference at least, everywhere.
+const COSINE_MIN: f64 = 0.99999;
+/// The seed the tiny golden files were made with.
+const SEED: u64 = 7;
+
+fn settings() -> Settings {
+    Settings {
+        name: "test".into(),
+        dir: String::new(),
+        device: "cpu".into(),
+        compute: "f32".into(),
+        max_length: 0,
+        outputs: vec!["dense".into()],
+        truncation: "truncate".into(),
+        pass_tokens: 2_048,
+        threads: 2,
+    }
+}
+
+struct Tiny {
+    folder: TempDir,
+    expect: Expect,
+    model: LocalModel,
+}
+
+fn tiny_model(family: Family) -> Tiny {
+    let folder = tempfile::tempdir().unwrap();
+    let expect = tiny::write(folder.path(), family, SEED).unwrap();
+    let model = LocalModel::open(folder.path(), &expect, &settings()).unwrap();
+    Tiny { folder, expect, model }
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    assert_eq!(a.len(), b.len());
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+/// Vectors of all texts, in order, by the passes the model itself plans.
+fn vectors(model: &LocalModel, texts: &[Tokens]) -> Vec<Vec<f32>> {
+    let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
+    let mut vectors = vec![Vec::new(); texts.len()];
+    for group in model.plan(&lengths) {
+        let batch: Vec<&Tokens> = group.iter().map(|&index| &texts[index]).collect();
+        for (&index, result) in group.iter().zip(model.embed(&batch).unwrap()) {
+            vectors[index] = result.unwrap().dense;
+        }
+    }
+    vectors
+}
+
+fn alone(model: &LocalModel, text: &Tokens) -> Vec<f32> {
+    model.embed(&[text]).unwrap().remove(0).unwrap().dense
+}
+
+#[derive(Deserialize)]
+struct Head {
+    weights_sha256: Digest,
+    texts: usize,
+}
+
+#[derive(Deserialize)]
+struct Golden {
+    text: String,
+    ids: Vec<u32>,
+    vector: String,
+}
+
+fn golden(name: &str) -> (Head, Vec<Golden>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.jsonl"));
+    let file = std::fs::read_to_string(path).unwrap();
+    let (head, lines) = file.split_once('\n').unwrap();
+    let head: Head = serde_json::from_str(head).unwrap();
+    let records: Vec<Golden> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(records.len(), head.texts);
+    (head, records)
+}
+
+fn agrees_with_golden(model: &LocalModel, records: &[Golden]) {
+    let tokens: Vec<Tokens> = records.iter().map(|record| model.tokenize(&record.text).unwrap()).collect();
+    for (record, tokens) in records.iter().zip(&tokens) {
+        let head: String = record.text.chars().take(60).collect();
+        assert_eq!(tokens.ids, record.ids, "ids of {head:?}");
+    }
+    for (record, vector) in records.iter().zip(vectors(model, &tokens)) {
+        let bytes = BASE64_STANDARD.decode(&record.vector).unwrap();
+        let reference: Vec<f32> =
+            bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let cosine = cosine(&vector, &reference);
+        let head: String = record.text.chars().take(60).collect();
+        assert!(cosine >= COSINE_MIN, "{cosine} for {head:?} of {} tokens", record.ids.len());
+    }
+}
+
+#[test]
+fn the_tiny_models_agree_with_the_reference() {
+    for (family, name) in [(Family::Bert, "tiny-bert"), (Family::XlmRoberta, "tiny-xlm-roberta")] {
+        let tiny = tiny_model(family);
+        let (head, records) = golden(name);
+        assert_eq!(
+            tiny.expect.weights_sha256, head.weights_sha256,
+            "{name} is generated otherwise than when its golden file was made: run tests/golden/make.py again"
+        );
+        agrees_with_golden(&tiny.model, &records);
+        let longest = records.iter().map(|record| record.ids.len()).max().unwrap();
+        assert_eq!(longest, tiny.model.max_length(), "{name}: the limit itself is reached");
+    }
+}
+
+#[test]
+fn minilm_agrees_with_the_reference() {
+    let Some(models) = std::env::var_os("FOREBAY_TEST_MODELS") else {
+        eprintln!(
+            "skipped: minilm_agrees_with_the_reference (FOREBAY_TEST_MODELS names no folder of models)"
+        );
+        return;
+    };
+    let folder = PathBuf::from(models).join("all-minilm-l6-v2");
+    let (head, records) = golden("minilm");
+    assert_eq!(Digest::of(&std::fs::read(folder.join("model.safetensors")).unwrap()), head.weights_sha256);
+    let expect = Expect {
+        name: "all-minilm-l6-v2".into(),
+        revision: "test".into(),
+        family: Family::Bert,
+        pooling: Pooling::Mean,
+        normalize: true,
+        max_length: 256,
+        dim: 384,
+        document_prefix: String::new(),
+        query_prefix: String::new(),
+        weights_sha256: head.weights_sha256,
+        tokenizer_sha256: head.weights_sha256,
+    };
+    let model = LocalModel::open(&folder, &expect, &settings()).unwrap();
+    assert_eq!(records.len(), 60);
+    agrees_with_golden(&model, &records);
+}
+
+/// The same texts by candle-transformers' own model, one at a time, then pooled.
+fn stock(tiny: &Tiny, ids: &[u32]) -> Vec<f32> {
+    let folder = tiny.folder.path();
+    let device = Device::Cpu;
+    let tensors = candle_core::safetensors::load(folder.join("model.safetensors"), &device).unwrap();
+    let weights = VarBuilder::from_tensors(tensors, DType::F32, &device);
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
+    let input = Tensor::from_slice(ids, (1, ids.len()), &device).unwrap();
+    let (types, ones) = (input.zeros_like().unwrap(), input.ones_like().unwrap());
+    let hidden = match tiny.expect.family {
+        Family::Bert => {
+            let config: bert::Config = serde_json::from_value(config).unwrap();
+            bert::BertModel::load(weights, &config).unwrap().forward(&input, &types, Some(&ones)).unwrap()
+        }
+        Family::XlmRoberta => {
+            config["position_embedding_type"] = "absolute".into();
+            let config: xlm_roberta::Config = serde_json::from_value(config).unwrap();
+            let model = xlm_roberta::XLMRobertaModel::new(&config, weights).unwrap();
+            model.forward(&input, &ones, &types, None, None, None).unwrap()
+        }
+    };
+    let rows = hidden.get(0).unwrap();
+    let pooled = match tiny.expect.pooling {
+        Pooling::Cls => rows.get(0),
+        Pooling::Mean => rows.mean(0),
+    };
+    pooled.unwrap().to_vec1().unwrap()
+}
+
+/// Some text as ids: the template's specials around `n - 2` others.
+fn text_of(family: Family, n: usize, seed: usize) -> Tokens {
+    let (first, last) = if family == Family::Bert { (2, 3) } else { (0, 2) };
+    let inner = (0..n.saturating_sub(2)).map(|i| 5 + ((i + 1) * (seed + 3) * 31 % 97) as u32 % 60);
+    let ids = std::iter::once(first).chain(inner).chain((n > 1).then_some(last)).collect();
+    Tokens { ids, truncated: false }
+}
+
+#[test]
+fn candle_transformers_models_agree() {
+    for family in [Family::Bert, Family::XlmRoberta] {
+        let tiny = tiny_model(family);
+        for n in [1, 2, 3, 17, 64, 257, 300] {
+            let text = text_of(family, n, n);
+            let cosine = cosine(&alone(&tiny.model, &text), &stock(&tiny, &text.ids));
+            assert!(cosine >= COSINE_MIN, "{family:?}, {n} tokens: {cosine}");
+        }
+    }
+}
+
+#[test]
+fn a04_every_position_counts_up_to_the_limit() {
+    let tiny = tiny_model(Family::XlmRoberta);
+    let same = |ids: Vec<u32>| alone(&tiny.model, &Tokens { ids, truncated: false });
+    // One token moved by one place, far behind: only a position that is really its own can tell.
+    for at in [300, 2_050, 2_051, 4_100] {
+        let mut ids = vec![9_u32; 4_200];
+        ids[at] = 20;
+        let here = same(ids.clone());
+        ids.swap(at, at + 1);
+        assert_ne!(here, same(ids), "positions {at} and {} are the same", at + 1);
+    }
+    let longest = text_of(Family::XlmRoberta, 4_200, 1);
+    assert!(cosine(&alone(&tiny.model, &longest), &stock(&tiny, &longest.ids)) >= COSINE_MIN);
+}
+
+#[test]
+fn a13_special_tokens_in_a_text_are_text() {
+    for (family, specials, ids) in [
+        (Family::XlmRoberta, ["<pad>", "</s>", "<s>", "<mask>", "<unk>"], [1, 2, 0, 112, 0]),
+        (Family::Bert, ["[PAD]", "[SEP]", "[CLS]", "[MASK]", "[UNK]"], [0, 3, 2, 4, 0]),
+    ] {
+        let tiny = tiny_model(family);
+        for special in specials {
+            for text in
+                [special.to_owned(), format!("the {special} gate"), format!("the{special}gate{special}")]
+            {
+                let tokens = tiny.model.tokenize(&text).unwrap();
+                let inside = &tokens.ids[1..tokens.ids.len() - 1];
+                assert!(inside.len() >= 3, "{text:?} is its letters: {inside:?}");
+                assert!(inside.iter().all(|id| !ids.contains(id)), "{text:?} gives {inside:?}");
+                assert_eq!(tiny.model.count(&text), inside.len());
+                assert!(alone(&tiny.model, &tokens).iter().all(|value| value.is_finite()));
+            }
+        }
+    }
+}
+
+#[test]
+fn stored_truncation_and_padding_are_cleared() {
+    // The tiny files store a truncation to 16 and a padding to 16.
+    for family in [Family::Bert, Family::XlmRoberta] {
+        let model = tiny_model(family).model;
+        assert_eq!(model.tokenize("the").unwrap().ids.len(), 3);
+        assert_eq!(model.tokenize(&"the ".repeat(30)).unwrap().ids.len(), 32);
+    }
+}
+
+#[test]
+fn b07_a_text_far_over_the_limit_is_cut_where_the_whole_would_be() {
+    let folder = tempfile::tempdir().unwrap();
+    for family in [Family::Bert, Family::XlmRoberta] {
+        let expect = tiny::write(folder.path(), family, SEED).unwrap();
+        let open =
+            |max_length| LocalModel::open(folder.path(), &expect, &Settings { max_length, ..settings() });
+        let (short, long) = (open(40).unwrap(), open(0).unwrap());
+        let texts = [
+            "water and gate. ".repeat(4_000),
+            "watergateofthebasin".repeat(4_000),
+            format!("the {}gate", " ".repeat(60_000)),
+            format!("{}{} the gate", " \u{200b}\n".repeat(9_000), "q".repeat(5_000)),
+            format!("the gate {} {}", "x".repeat(40_000), "the gate of the dam ".repeat(90)),
+            "東京水".repeat(9_000),
+        ];
+        for text in texts {
+            let whole = short.count(&text);
+            let cut = short.tokenize(&text).unwrap();
+            assert_eq!(cut.truncated, whole > 38, "{whole} tokens of {} bytes", text.len());
+            let reference = long.tokenize(&text).unwrap();
+            let kept = cut.ids.len() - 1;
+            assert_eq!(cut.ids[..kept], reference.ids[..kept]);
+            assert_eq!(cut.ids[kept], *reference.ids.last().unwrap());
+        }
+    }
+}
+
+#[test]
+fn twins_and_equal_lengths_are_the_same_in_any_place() {
+    for family in [Family::Bert, Family::XlmRoberta] {
+        let model = tiny_model(family).model;
+        let texts: Vec<Tokens> = [12, 12, 12, 5, 200, 12, 1, 1].map(|n| text_of(family, n, 4)).into();
+        let vectors = vectors(&model, &texts);
+        for (text, vector) in texts.iter().zip(&vectors) {
+            assert!(cosine(vector, &alone(&model, text)) >= COSINE_MIN);
+        }
+        assert!(cosine(&vectors[0], &vectors[5]) >= COSINE_MIN);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn a_text_alone_equals_itself_in_any_batch(
+        lengths in prop::collection::vec(prop_oneof![1_usize..12, 12_usize..90, 90_usize..299], 1..24),
+        xlmr in any::<bool>(),
+        pass_tokens in 1_usize..3_000,
+    ) {
+        let family = if xlmr { Family::XlmRoberta } else { Family::Bert };
+        let folder = tempfile::tempdir().unwrap();
+        let expect = tiny::write(folder.path(), family, SEED).unwrap();
+        let open = |pass_tokens, threads| {
+            LocalModel::open(folder.path(), &expect, &Settings { pass_tokens, threads, ..settings() }).unwrap()
+        };
+        let texts: Vec<Tokens> = lengths.iter().enumerate().map(|(i, &n)| text_of(family, n, i)).collect();
+        let single = open(1, 1);
+        for (text, vector) in texts.iter().zip(vectors(&open(pass_tokens, 2), &texts)) {
+            let cosine = cosine(&vector, &alone(&single, text));
+            prop_assert!(cosine >= COSINE_MIN, "{} tokens: {cosine}", text.ids.len());
+        }
+    }
+}
+
+#[test]
+#[ignore = "writes the tiny models to FOREBAY_TINY_OUT for tests/golden/make.py"]
+fn dump() {
+    let out = std::env::var("FOREBAY_TINY_OUT").expect("FOREBAY_TINY_OUT names a folder");
+    for family in [Family::Bert, Family::XlmRoberta] {
+        tiny::write(&Path::new(&out).join(family.as_str()), family, SEED).unwrap();
+    }
+}
