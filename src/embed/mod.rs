@@ -3,6 +3,9 @@
 //! The line sees [`Embed`] and nothing else. Behind it: `tokens` (text to ids), `plan` (which texts share a
 //! forward pass), `encoder` (the seam: ids to pooled vectors; one implementation a device and processor).
 
+pub mod entry;
+pub mod manifest;
+
 use crate::{
     chunk::Embedding,
     error::{Class, Fault},
