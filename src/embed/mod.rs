@@ -3,8 +3,18 @@
 //! The line sees [`Embed`] and nothing else. Behind it: `tokens` (text to ids), `plan` (which texts share a
 //! forward pass), `encoder` (the seam: ids to pooled vectors; one implementation a device and processor).
 
+pub mod cache;
+mod convert;
+mod download;
 pub mod entry;
+pub mod fail;
+mod folder;
+pub mod hub;
 pub mod manifest;
+pub mod pull;
+mod stage;
+pub mod verify;
+mod wheel;
 
 use crate::{
     chunk::Embedding,
