@@ -11,6 +11,7 @@ pub mod identity;
 pub mod embed;
 pub mod folder;
 pub mod ledger;
+pub mod ops;
 pub mod pipeline;
 pub mod queue;
 pub mod sink;

@@ -3,17 +3,32 @@
 //! The line sees [`Embed`] and nothing else. Behind it: `tokens` (text to ids), `plan` (which texts share a
 //! forward pass), `encoder` (the seam: ids to pooled vectors; one implementation a device and processor).
 
+pub mod cache;
 pub mod candle;
+mod convert;
+mod download;
 pub mod encoder;
+pub mod entry;
 pub mod expect;
+pub mod fail;
+mod folder;
 pub mod hash;
+pub mod hub;
 mod lanes;
 pub mod layout;
 pub mod local;
+pub mod manifest;
+mod open;
 pub mod plan;
+pub mod pull;
+mod stage;
 pub mod threads;
 pub mod tokens;
+pub mod verify;
 pub mod weights;
+mod wheel;
+
+pub use open::{ModelError, open};
 
 use crate::{
     chunk::Embedding,

@@ -259,6 +259,28 @@ impl Ledger {
         work(&self.reader()).map_err(|e| self.wrap(e))
     }
 
+    /// Forgets every written chunk, to be recorded anew from the sink.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn clear_chunks(&self) -> Result<(), LedgerError> {
+        self.writer().execute("DELETE FROM chunks", []).map(drop).map_err(|e| self.wrap(e))
+    }
+
+    /// The latest run reports, newest first.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn last_runs(&self, limit: u32) -> Result<Vec<serde_json::Value>, LedgerError> {
+        let work = |reader: &Connection| -> rusqlite::Result<Vec<String>> {
+            let mut statement =
+                reader.prepare_cached("SELECT report FROM runs ORDER BY run DESC LIMIT ?1")?;
+            statement.query_map([limit], |row| row.get(0))?.collect()
+        };
+        let reports = work(&self.reader()).map_err(|e| self.wrap(e))?;
+        Ok(reports.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
+    }
+
     /// Stores the report of a run.
     ///
     /// # Errors

@@ -89,6 +89,12 @@ impl Source for Jsonl {
     }
 }
 
+/// Decodes one record that was kept from an earlier reading: its bytes without the line end.
+pub fn decode_line(bytes: &[u8], names: &Settings, line_bytes: u64) -> Item {
+    let over = (bytes.len() as u64 > line_bytes).then(|| (bytes.len() as u64, Digest::of(bytes)));
+    item(&Line { bytes, at: super::Position { line: 1, offset: 0 }, ended: true, over }, names, line_bytes)
+}
+
 fn item(line: &Line<'_>, names: &Settings, limit: u64) -> Item {
     let at = line.at;
     if let Some((raw_len, raw_hash)) = line.over {

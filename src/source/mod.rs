@@ -12,7 +12,7 @@ mod split;
 use std::path::Path;
 
 pub use file::{Fingerprint, canonical_uri, fingerprint};
-pub use jsonl::Jsonl;
+pub use jsonl::{Jsonl, decode_line};
 pub use split::Splitter;
 
 use crate::{chunk::Digest, error::Class};

@@ -1,0 +1,118 @@
+//! `control.sock`: the verbs beside a run. One JSON line in, one JSON line out. Private: mode 0700 of the folder.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    os::{fd::AsRawFd, unix::net::UnixStream},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
+    net::UnixListener,
+};
+
+use super::{
+    Context,
+    command::{Command, execute},
+};
+use crate::pipeline::{Line, worker::Worker};
+
+const FILE: &str = "control.sock";
+/// Longest request and, on the client's side, patience for the answer.
+const REQUEST_BYTES: u64 = 1024 * 1024;
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A socket's path is limited to 107 bytes; a longer one is reached through a descriptor of its folder.
+const PATH_BYTES: usize = 100;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Ok(Value),
+    Error(String),
+}
+
+/// The path to use, and the folder's descriptor that must live as long as it is used.
+fn reach(dir: &Path) -> std::io::Result<(PathBuf, Option<std::fs::File>)> {
+    let path = dir.join(FILE);
+    if path.as_os_str().len() <= PATH_BYTES {
+        return Ok((path, None));
+    }
+    let folder = std::fs::File::open(dir)?;
+    Ok((PathBuf::from(format!("/proc/self/fd/{}/{FILE}", folder.as_raw_fd())), Some(folder)))
+}
+
+/// Serves the verbs of this run until the future is dropped.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub async fn serve(line: Arc<Line>) -> std::io::Result<()> {
+    let (path, _folder) = reach(&line.folder.dir)?;
+    // We hold the folder's lock, so a socket that lies there belongs to nobody.
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path)?;
+    let worker = Worker::start("forebay-control")?;
+    loop {
+        let (mut stream, _) = listener.accept().await?;
+        // One at a time: verbs are short, and a client that does not speak is not waited for.
+        let talk = async {
+            let (read, mut write) = stream.split();
+            let mut request = String::new();
+            tokio::io::BufReader::new(read.take(REQUEST_BYTES)).read_line(&mut request).await?;
+            let line = Arc::clone(&line);
+            let answer = worker.run(move || answer(&line, &request)).await;
+            let answer = answer.unwrap_or_else(|panicked| Answer::Error(panicked.to_string()));
+            let mut text = serde_json::to_vec(&answer)?;
+            text.push(b'\n');
+            write.write_all(&text).await
+        };
+        if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, talk).await {
+            tracing::debug!(%error, "a control client went away");
+        }
+    }
+}
+
+fn answer(line: &Line, request: &str) -> Answer {
+    let context = Context {
+        folder: &line.folder,
+        line: Some(line),
+        source: &line.settings.source,
+        line_bytes: line.settings.limits.line_bytes,
+    };
+    let command: Result<Command, _> = serde_json::from_str(request);
+    let result = match command {
+        Ok(command) => execute(context, &command),
+        Err(_) => Err("the request is not known to this version".to_owned()),
+    };
+    result.map_or_else(Answer::Error, Answer::Ok)
+}
+
+/// Removes the socket; to be called while the folder's lock is held.
+pub fn remove(dir: &Path) {
+    if let Ok((path, _folder)) = reach(dir) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Asks the process that holds the folder; `None` when nobody answers there.
+pub fn ask(dir: &Path, command: &Command) -> Option<Result<Value, String>> {
+    let (path, _folder) = reach(dir).ok()?;
+    let mut stream = UnixStream::connect(path).ok()?;
+    let talk = |stream: &mut UnixStream| -> std::io::Result<Answer> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut request = serde_json::to_vec(command)?;
+        request.push(b'\n');
+        stream.write_all(&request)?;
+        let mut text = String::new();
+        BufReader::new(stream.take(u64::MAX)).read_line(&mut text)?;
+        Ok(serde_json::from_str(&text)?)
+    };
+    Some(match talk(&mut stream) {
+        Ok(Answer::Ok(value)) => Ok(value),
+        Ok(Answer::Error(why)) => Err(why),
+        Err(error) => Err(format!("the running process did not answer ({error}); try again")),
+    })
+}

@@ -1,0 +1,124 @@
+//! Sending letters back: each is diagnosed first, and one that would fail again the same way is left open.
+
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::{
+    chunk::{Chunk, ChunkKey, Digest},
+    queue::{
+        dead::{DeadLetter, Payload, State, Subject},
+        dlq::Filter,
+    },
+    source::{self, Item},
+};
+
+/// What would become of a letter.
+enum Diagnosis {
+    /// Back into the queue as this.
+    Chunk(Box<Chunk>),
+    /// Left alone, because.
+    Stays(String),
+    /// A newer text of its key is written or pending.
+    Superseded,
+}
+
+/// Redrives what `filter` keeps, oldest first.
+///
+/// # Errors
+/// A sentence, when a store cannot be used.
+pub(super) fn redrive(
+    context: Context<'_>,
+    filter: &Filter,
+    dry_run: bool,
+    who: &str,
+) -> Result<Value, String> {
+    let queue = &context.folder.queue;
+    let text = |error: crate::queue::QueueError| error.to_string();
+    let (mut redriven, mut superseded, mut staying) = (0_u64, 0_u64, Vec::new());
+    for letter in queue.letters(filter, usize::MAX).map_err(text)? {
+        if letter.state != State::Open {
+            continue;
+        }
+        match diagnose(context, &letter)? {
+            Diagnosis::Stays(why) => {
+                staying.push(json!({ "id": letter.id, "class": letter.class, "why": why }))
+            }
+            Diagnosis::Superseded => {
+                superseded += 1;
+                if !dry_run {
+                    queue.resolve(&[(letter.id, "superseded".into())]).map_err(text)?;
+                }
+            }
+            Diagnosis::Chunk(chunk) => {
+                if dry_run || queue.redrive(letter.id, who, vec![*chunk]).map_err(text)? {
+                    redriven += 1;
+                }
+            }
+        }
+    }
+    if let (Some(line), false) = (context.line, dry_run) {
+        line.tally.produced.add(redriven);
+    }
+    Ok(json!({ "dry_run": dry_run, "redriven": redriven, "superseded": superseded, "staying": staying }))
+}
+
+fn diagnose(context: Context<'_>, letter: &DeadLetter) -> Result<Diagnosis, String> {
+    match (&letter.subject, &letter.payload) {
+        (Subject::Chunk(key), Payload::Chunk { text, meta, source_hash }) => {
+            let chunk = Chunk {
+                key: key.clone(),
+                text: text.clone(),
+                meta: meta.clone(),
+                source_hash: *source_hash,
+                source_id: letter.origin.source_id,
+                ordinal: letter.origin.offset,
+                line: letter.origin.line,
+            };
+            newest(context, letter, chunk)
+        }
+        (_, Payload::Raw { base64, bytes }) => {
+            let raw = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, base64)
+                .map_err(|_| format!("the payload of {} is damaged", letter.id))?;
+            if (raw.len() as u64) < *bytes {
+                let why = "only its first bytes were kept; mend the input and run it again";
+                return Ok(Diagnosis::Stays(why.into()));
+            }
+            decode(context, letter, &raw)
+        }
+        _ => Ok(Diagnosis::Stays("its payload does not fit its subject".into())),
+    }
+}
+
+/// Whether settings that changed meanwhile make the record readable.
+fn decode(context: Context<'_>, letter: &DeadLetter, raw: &[u8]) -> Result<Diagnosis, String> {
+    match source::decode_line(raw, context.source, context.line_bytes) {
+        Item::Record(record) => {
+            let Some(index) = record.chunk_index else {
+                let why = "it can be read now, but must be split: run its source again";
+                return Ok(Diagnosis::Stays(why.into()));
+            };
+            let chunk = Chunk {
+                key: ChunkKey::new(record.doc_id, index),
+                source_hash: Digest::of(record.text.as_bytes()),
+                text: record.text,
+                meta: record.meta,
+                source_id: letter.origin.source_id,
+                ordinal: letter.origin.offset,
+                line: letter.origin.line,
+            };
+            newest(context, letter, chunk)
+        }
+        Item::Unreadable(still) => Ok(Diagnosis::Stays(format!("still {}: {}", still.class, still.message))),
+    }
+}
+
+/// A late redrive never overwrites newer text.
+fn newest(context: Context<'_>, letter: &DeadLetter, chunk: Chunk) -> Result<Diagnosis, String> {
+    let folder = context.folder;
+    if folder.queue.held(&chunk.key, &chunk.id()).is_some() {
+        return Ok(Diagnosis::Stays("a version of it is pending already".into()));
+    }
+    let written = folder.ledger.held(&chunk.key).map_err(|error| error.to_string())?;
+    let newer = written.is_some_and(|row| row.embedded_at > letter.last_failed_at);
+    Ok(if newer { Diagnosis::Superseded } else { Diagnosis::Chunk(Box::new(chunk)) })
+}

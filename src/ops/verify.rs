@@ -1,0 +1,207 @@
+//! Do ledger and sink say the same? Both ways, key by key, and a sample of vectors looked at closely.
+
+use serde::Serialize;
+
+use crate::{
+    chunk::{ChunkKey, Digest},
+    folder::Folder,
+    identity::Identity,
+    queue::{dead::State, dead::Subject, dlq::Filter},
+    sink::{Sink, SinkError, Stored},
+};
+
+/// Vectors looked at closely.
+const SAMPLE: usize = 256;
+/// Mismatches named one by one.
+const NAMED: usize = 10;
+/// Ledger rows read at a time.
+const PAGE: usize = 1_000;
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Verified {
+    /// Rows in the ledger.
+    pub ledger_rows: u64,
+    /// Rows of this data folder in the sink.
+    pub sink_rows: u64,
+    /// Rows of other data folders in the sink.
+    pub foreign_rows: u64,
+    /// In the ledger, not in the sink.
+    pub missing_in_sink: u64,
+    /// In the sink, not in the ledger.
+    pub missing_in_ledger: u64,
+    /// In both, with another chunk id or identity.
+    pub differing: u64,
+    /// Vectors looked at.
+    pub sampled: u64,
+    /// Of those: absent, of wrong dimension, not finite, not of norm 1.
+    pub bad_vectors: u64,
+    /// Rows of another identity than the one asked for; they are found by no search of this one.
+    pub other_identity: u64,
+    /// Resolved letters whose chunk is not in the ledger.
+    pub resolved_without_vector: u64,
+    /// The first mismatches, and what mends them.
+    pub problems: Vec<String>,
+    /// Whether all is as it should be.
+    pub ok: bool,
+}
+
+impl Verified {
+    fn problem(&mut self, text: String) {
+        if self.problems.len() < NAMED {
+            self.problems.push(text);
+        }
+    }
+}
+
+/// Walks ledger and sink side by side, both in key order.
+struct Walk<'a> {
+    folder: &'a Folder,
+    page: std::vec::IntoIter<(ChunkKey, Digest, String)>,
+    last: Option<ChunkKey>,
+    head: Option<(ChunkKey, Digest, String)>,
+    found: Verified,
+    sample: Vec<ChunkKey>,
+    every: u64,
+}
+
+impl Walk<'_> {
+    fn advance(&mut self) -> Result<(), String> {
+        self.head = self.page.next();
+        if self.head.is_none() {
+            let page =
+                self.folder.ledger.page(self.last.as_ref(), PAGE).map_err(|error| error.to_string())?;
+            self.page = page.into_iter();
+            self.head = self.page.next();
+        }
+        if let Some((key, ..)) = &self.head {
+            self.last = Some(key.clone());
+            self.found.ledger_rows += 1;
+        }
+        Ok(())
+    }
+
+    fn only_in_ledger(&mut self) -> Result<(), String> {
+        if let Some((key, ..)) = &self.head {
+            let text = format!("{key} is in the ledger and not in the sink");
+            self.found.missing_in_sink += 1;
+            self.found.problem(text);
+        }
+        self.advance()
+    }
+
+    fn row(&mut self, row: &Stored, identity: Option<&str>) -> Result<(), String> {
+        self.found.sink_rows += 1;
+        if identity.is_some_and(|identity| identity != row.identity) {
+            self.found.other_identity += 1;
+        }
+        while self.head.as_ref().is_some_and(|(key, ..)| *key < row.key) {
+            self.only_in_ledger()?;
+        }
+        match &self.head {
+            Some((key, chunk_id, stored)) if *key == row.key => {
+                if *chunk_id != row.chunk_id || *stored != row.identity {
+                    let text = format!("{key} differs between ledger and sink");
+                    self.found.differing += 1;
+                    self.found.problem(text);
+                }
+                if self.found.sink_rows.is_multiple_of(self.every) && self.sample.len() < SAMPLE {
+                    self.sample.push(row.key.clone());
+                }
+                self.advance()
+            }
+            _ => {
+                self.found.missing_in_ledger += 1;
+                self.found.problem(format!("{} is in the sink and not in the ledger", row.key));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Reconciles. `identity` is the one of the settings, when the model could be told.
+///
+/// # Errors
+/// A sentence, when a store cannot be read; mismatches are in the result.
+pub fn verify(folder: &Folder, sink: &dyn Sink, identity: Option<&Identity>) -> Result<Verified, String> {
+    let stored = identity.map(Identity::stored);
+    let count = folder.ledger.count().map_err(|error| error.to_string())?;
+    let mut walk = Walk {
+        folder,
+        page: Vec::new().into_iter(),
+        last: None,
+        head: None,
+        found: Verified::default(),
+        sample: Vec::new(),
+        every: (count / SAMPLE as u64).max(1),
+    };
+    walk.advance()?;
+    let mut total = 0_u64;
+    sink.scan(None, &mut |row| {
+        total += 1;
+        if row.store != folder.store {
+            return Ok(());
+        }
+        walk.row(&row, stored.as_deref()).map_err(SinkError::Unusable)
+    })
+    .map_err(|error| error.to_string())?;
+    while walk.head.is_some() {
+        walk.only_in_ledger()?;
+    }
+    let Walk { mut found, sample, .. } = walk;
+    found.foreign_rows = total - found.sink_rows;
+    look_closely(sink, &sample, &mut found)?;
+    letters(folder, &mut found)?;
+    finish(&mut found);
+    Ok(found)
+}
+
+fn look_closely(sink: &dyn Sink, sample: &[ChunkKey], found: &mut Verified) -> Result<(), String> {
+    let vectors = sink.vectors(sample).map_err(|error| error.to_string())?;
+    let dim = vectors.iter().flatten().map(Vec::len).max().unwrap_or(0);
+    for (key, vector) in sample.iter().zip(vectors) {
+        found.sampled += 1;
+        let norm =
+            vector.as_ref().map(|v| v.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt());
+        let good =
+            norm.is_some_and(|norm| (norm - 1.0).abs() <= 1e-3) && vector.is_some_and(|v| v.len() == dim);
+        if !good {
+            found.bad_vectors += 1;
+            found.problem(format!("the vector of {key} is not {dim} finite numbers of norm 1"));
+        }
+    }
+    Ok(())
+}
+
+/// A letter that is resolved must have its chunk in the ledger.
+fn letters(folder: &Folder, found: &mut Verified) -> Result<(), String> {
+    let filter = Filter { closed_too: true, ..Filter::default() };
+    for letter in folder.queue.letters(&filter, usize::MAX).map_err(|error| error.to_string())? {
+        let Subject::Chunk(key) = &letter.subject else { continue };
+        // A superseded one may have lost its key with its document's tail.
+        if letter.state != State::Resolved || letter.resolved_how.as_deref() == Some("superseded") {
+            continue;
+        }
+        if folder.ledger.held(key).map_err(|error| error.to_string())?.is_none() {
+            found.resolved_without_vector += 1;
+            found.problem(format!("dead letter {} is resolved, and {key} is not written", letter.id));
+        }
+    }
+    Ok(())
+}
+
+fn finish(found: &mut Verified) {
+    let missing = found.missing_in_sink + found.missing_in_ledger + found.differing;
+    found.ok = missing + found.bad_vectors + found.resolved_without_vector == 0;
+    if missing > 0 {
+        found.problems.push(
+            "to mend: `forebay rebuild --ledger` makes the ledger from the sink, then run the sources again"
+                .into(),
+        );
+    }
+    if found.bad_vectors > 0 {
+        found
+            .problems
+            .push("to mend: delete those rows from the sink, `forebay rebuild --ledger`, run again".into());
+    }
+}
