@@ -1,1 +1,3 @@
+//! The `forebay` program.
+
 fn main() {}
