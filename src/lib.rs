@@ -17,6 +17,7 @@ pub mod queue;
 pub mod sink;
 pub mod source;
 
+pub mod cli;
 pub mod config;
 
 #[cfg(feature = "testkit")]

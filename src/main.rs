@@ -1,3 +1,7 @@
-//! The `forebay` program.
+//! Runs the command line and turns its result into an exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    forebay::cli::main()
+}

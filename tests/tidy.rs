@@ -137,6 +137,12 @@ fn arrows_on_the_page_point_down() {
         for known in may {
             assert!(place(known) < place(&left[1]), "`{}` knows `{known}`, which stands after it", left[1]);
             assert!(place(known).is_some() && known != "testkit", "`{}` knows `{known}`", left[1]);
+            let level = place(known).map(|at| &lines[at].0[0]);
+            assert!(
+                left[0] != "1" || level.is_some_and(|level| level == "0"),
+                "`{}` knows its sibling `{known}`",
+                left[1]
+            );
         }
     }
 }
@@ -219,7 +225,8 @@ fn every_setting_says_what_it_is_for() {
 fn the_settings_file_and_the_structs_have_the_same_keys() {
     // Every key without a field, and every field without a key, fails the strict parse.
     let defaults = read("config.toml");
-    toml::from_str::<forebay::config::Config>(&defaults).expect("config.toml fits the structs");
+    let parsed = toml::from_str::<forebay::config::Config>(&defaults);
+    assert_eq!(parsed.err().map(|error| error.message().to_owned()), None);
     let keys = defaults.parse::<toml::Table>().unwrap();
     for (section, table) in &keys {
         for key in table.as_table().unwrap().keys() {

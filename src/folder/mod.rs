@@ -120,6 +120,27 @@ impl Folder {
     /// # Errors
     /// See [`FolderError`].
     pub fn open(dir: &Path, settings: &queue::Settings, retry_cap_ms: u64) -> Result<Self, FolderError> {
+        Self::open_as(dir, settings, retry_cap_ms, false)
+    }
+
+    /// As [`Folder::open`], but a ledger that is gone is made empty: to be filled again from the sink.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn open_without_ledger(
+        dir: &Path,
+        settings: &queue::Settings,
+        retry_cap_ms: u64,
+    ) -> Result<Self, FolderError> {
+        Self::open_as(dir, settings, retry_cap_ms, true)
+    }
+
+    fn open_as(
+        dir: &Path,
+        settings: &queue::Settings,
+        retry_cap_ms: u64,
+        new_ledger: bool,
+    ) -> Result<Self, FolderError> {
         make_private(dir)?;
         let lock = Lock::take(dir)?;
         let ledger_path = dir.join("ledger.db");
@@ -130,9 +151,9 @@ impl Folder {
         if !had_witness {
             witness.write(dir)?;
         }
-        if had_witness && witness.generation > 0 && !ledger_path.exists() {
+        if !new_ledger && witness.generation > 0 && !ledger_path.exists() {
             let path = ledger_path.display().to_string();
-            return Err(FolderError::Damaged { path, what: "it is gone, and this folder had one".into() });
+            return Err(FolderError::Damaged { path, what: "it is gone, and this folder had one; `forebay rebuild` makes it again from the sink".into() });
         }
         let ledger = Ledger::open(&ledger_path)?;
         restrict(&ledger_path);

@@ -1,0 +1,122 @@
+//! From what was typed to open parts, with messages that say what to type next.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use super::Shared;
+use crate::{
+    config::{Config, Flag, Loaded, Request},
+    embed::{self, Embed},
+    folder::{Folder, FolderError},
+    ops::{
+        Context,
+        command::{Command, execute},
+        control,
+    },
+    pipeline::RunSettings,
+    sink::{self, Sink},
+};
+
+/// Loads the configuration; `defaults` are flags of the verb that the user's own come after.
+pub(super) fn config(shared: &Shared, defaults: &[(&str, &str)]) -> Result<Loaded, String> {
+    let flag = |key: &str, value: &str, typed: &str| Flag { key: key.into(), value: value.into(), typed: typed.into() };
+    let mut flags: Vec<Flag> = defaults.iter().map(|(key, value)| flag(key, value, "this verb")).collect();
+    for setting in &shared.settings {
+        let (key, value) =
+            setting.split_once('=').ok_or_else(|| format!("--set {setting}: expected KEY=VALUE, for example --set retry.max_attempts=5"))?;
+        flags.push(flag(key.trim(), value.trim(), &format!("--set {}", key.trim())));
+    }
+    if let Some(dir) = &shared.data_dir {
+        let dir = dir.to_str().ok_or("--data-dir: the path is not UTF-8; use another one")?;
+        flags.push(flag("data.dir", dir, "--data-dir"));
+    }
+    if let Some(model) = &shared.model {
+        flags.push(flag("model.name", model, "--model"));
+    }
+    let env = std::env::vars_os().collect();
+    let request = Request { file: shared.config.clone(), env, flags, ..Request::default() };
+    Config::load(&request).map_err(|error| error.to_string())
+}
+
+/// Loads the model.
+pub(super) fn model(config: &Config) -> Result<Arc<dyn Embed>, String> {
+    let model = embed::open(&config.model).map_err(|error| error.to_string())?;
+    if config.model.name == "instant" {
+        tracing::warn!("model.name = \"instant\": vectors are hashes, good for trying the line and nothing else");
+    }
+    Ok(model)
+}
+
+/// Opens or makes the data folder and says what was mended.
+pub(super) fn folder(config: &Config) -> Result<Folder, String> {
+    let folder = open_folder(config).map_err(|error| error.to_string())?;
+    let recovered = &folder.recovered;
+    if let Some(why) = &recovered.queue_rebuilt {
+        eprintln!(
+            "the queue was rebuilt ({why}): {} dead letters are back from the journal, {} sources will be read again; \
+             what the ledger holds is not embedded again",
+            recovered.letters, recovered.sources
+        );
+    }
+    if recovered.unclean > 0 {
+        tracing::info!(chunks = recovered.unclean, "were in flight when the last process died");
+    }
+    Ok(folder)
+}
+
+/// As [`folder`], also when the ledger is gone: it is about to be made again.
+pub(super) fn folder_to_rebuild(config: &Config) -> Result<Folder, String> {
+    Folder::open_without_ledger(&config.data.dir, &config.queue, config.retry.cap_ms).map_err(|error| error.to_string())
+}
+
+fn open_folder(config: &Config) -> Result<Folder, FolderError> {
+    Folder::open(&config.data.dir, &config.queue, config.retry.cap_ms)
+}
+
+/// Opens the sink; nothing is touched before its preflight.
+pub(super) fn sink(config: &Config) -> Result<Arc<dyn Sink>, String> {
+    sink::open(&config.sink, &config.data.dir).map(Arc::from).map_err(|error| error.to_string())
+}
+
+/// The settings of a run.
+pub(super) fn run_settings(config: &Config) -> RunSettings {
+    RunSettings {
+        pipeline: config.pipeline.clone(),
+        retry: config.retry.clone(),
+        breaker: config.breaker.clone(),
+        source: config.source.clone(),
+        window_chunks: config.queue.window_chunks,
+        limits: config.limits.clone(),
+        dlq_alert_depth: config.dlq.alert_depth,
+    }
+}
+
+/// Refuses to make a data folder where only one that exists makes sense.
+pub(super) fn exists(dir: &Path) -> Result<(), String> {
+    if dir.join("witness").exists() {
+        return Ok(());
+    }
+    Err(format!("there is no data folder at {}; `forebay run PATH` makes one, --data-dir names another", dir.display()))
+}
+
+/// Carries a verb out: by the process that holds the folder, or here.
+pub(super) fn command(config: &Config, command: &Command) -> Result<serde_json::Value, String> {
+    let dir = &config.data.dir;
+    exists(dir)?;
+    let start = std::time::Instant::now();
+    loop {
+        if let Some(answer) = control::ask(dir, command) {
+            return answer;
+        }
+        match open_folder(config) {
+            Ok(folder) => {
+                let (source, line_bytes) = (&config.source, config.limits.line_bytes);
+                return execute(Context { folder: &folder, line: None, source, line_bytes }, command);
+            }
+            // Its holder is starting or ending: the socket comes, or the lock goes.
+            Err(FolderError::Held { .. }) if start.elapsed() < Duration::from_secs(5) => {
+                std::thread::park_timeout(Duration::from_millis(100));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
