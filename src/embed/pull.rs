@@ -131,7 +131,7 @@ pub fn pull(
     pull_unnamed(entry, from, options, progress).map_err(|what| PullError {
         model: entry.name.clone(),
         has_wheel: entry.wheel.is_some(),
-        what,
+        what: Box::new(what),
     })
 }
 

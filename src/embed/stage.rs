@@ -8,6 +8,8 @@ use std::{
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use super::{
@@ -18,6 +20,8 @@ use super::{
 };
 
 const LOCK: &str = ".lock";
+const LOCK_TRIES: u32 = 20;
+const LOCK_WAIT: Duration = Duration::from_millis(10);
 
 /// The place of one pull. Dropping it without [`Stage::finish`] leaves nothing that looks installed.
 pub(super) struct Stage {
@@ -40,11 +44,7 @@ impl Stage {
         fs::create_dir_all(&home).map_err(Trouble::io("create", &home))?;
         let lock_path = home.join(LOCK);
         let lock = File::create(&lock_path).map_err(Trouble::io("create", &lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(Trouble::Busy { lock: lock_path }),
-            Err(TryLockError::Error(error)) => return Err(Trouble::io("lock", lock_path)(error)),
-        }
+        take(&lock, &lock_path)?;
         let at = |what: &str| home.join(format!(".{}.{what}", entry.rev8()));
         let (files, parts, scratch, old) = (at("files"), at("parts"), at("scratch"), at("old"));
         let stage = Self { files, parts, scratch, target, old, _lock: lock };
@@ -90,6 +90,21 @@ impl Stage {
         self.clear(home).and_then(|()| remove(&self.parts)).map_err(Trouble::io("clean", home))?;
         Ok(self.target.clone())
     }
+}
+
+/// Takes the lock, with a little patience: a child that a sibling thread is just starting holds it until it execs.
+fn take(lock: &File, path: &Path) -> Result<(), Trouble> {
+    for tries_left in (0..LOCK_TRIES).rev() {
+        match lock.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) if tries_left == 0 => {
+                return Err(Trouble::Busy { lock: path.to_owned() });
+            }
+            Err(TryLockError::WouldBlock) => thread::park_timeout(LOCK_WAIT),
+            Err(TryLockError::Error(error)) => return Err(Trouble::io("lock", path)(error)),
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Stage {

@@ -57,7 +57,7 @@ impl fmt::Display for VerifyReport {
             match state {
                 FileState::Pinned => writeln!(f, "ok       {path} ({size} bytes)")?,
                 FileState::Trusted => {
-                    writeln!(f, "trusted  {path} ({size} bytes): as installed; not pinned")?
+                    writeln!(f, "trusted  {path} ({size} bytes): as installed, not pinned")?;
                 }
                 FileState::Unreadable(why) => writeln!(f, "missing  {path}: {why}")?,
                 FileState::Changed => writeln!(f, "CHANGED  {path}: not the bytes that were installed")?,

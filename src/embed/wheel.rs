@@ -76,7 +76,8 @@ pub(super) fn unpack(
         }
         // What is announced need not be what unfolds: one byte more is read, and is one too many.
         let mut body = io::Read::take(&mut packed, announced + 1);
-        let took: Received = meter.take(file, &file.path, &mut body, &stage.place(&file.path)?)?;
+        let took = meter.take(file, &file.path, &mut body, &stage.place(&file.path)?);
+        let took: Received = took.map_err(|trouble| unfolding(wheel, &name, trouble))?;
         if took.size != announced {
             let why = format!("{name} unfolds to other than the {announced} bytes it announces");
             return Err(Trouble::BadWheel { path: wheel.to_owned(), why });
@@ -118,6 +119,16 @@ fn refuse_odd_names(archive: &mut ZipArchive<File>, wheel: &Path) -> Result<(), 
 
 fn broken(wheel: &Path, error: &ZipError) -> Trouble {
     Trouble::BadWheel { path: wheel.to_owned(), why: error.to_string() }
+}
+
+/// What unfolds badly is the wheel's fault, not the disk's.
+fn unfolding(wheel: &Path, name: &str, trouble: Trouble) -> Trouble {
+    match trouble {
+        Trouble::Io { source, .. } if source.raw_os_error().is_none() => {
+            Trouble::BadWheel { path: wheel.to_owned(), why: format!("{name}: {source}") }
+        }
+        other => other,
+    }
 }
 
 /// Runs the first pip that is there.

@@ -10,28 +10,30 @@ use std::{
 
 /// What was asked.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     /// Path with query.
-    pub path: String,
+    pub(crate) path: String,
     /// The last part of the path.
-    pub file: String,
+    pub(crate) file: String,
     /// First byte asked for.
-    pub from: Option<usize>,
+    pub(crate) from: Option<usize>,
     /// Whether it is the client's probe for size and etag (`bytes=0-0`).
-    pub probe: bool,
-    pub authorization: Option<String>,
+    pub(crate) probe: bool,
+    pub(crate) authorization: Option<String>,
     /// How many requests of this kind (probe or not) for this path came before.
-    pub before: usize,
+    pub(crate) before: usize,
 }
 
 /// What is answered.
-pub enum Reply {
+pub(crate) enum Reply {
     /// Status line, headers, body; a length is announced.
     Whole(u16, Vec<(&'static str, String)>, Vec<u8>),
     /// Announces `length` (or nothing) and sends this much.
     Broken(u16, Vec<(&'static str, String)>, Option<usize>, Vec<u8>),
     /// Closes without a word.
     Close,
+    /// Announces `length`, sends this much, and then nothing more until the hub is dropped.
+    Stuck(Vec<(&'static str, String)>, usize, Vec<u8>),
     /// Says nothing until the hub is dropped.
     Silence,
 }
@@ -39,20 +41,20 @@ pub enum Reply {
 type Answer = dyn Fn(&Request) -> Reply + Send + Sync;
 
 /// The running server; it ends with the value.
-pub struct FakeHub {
-    pub url: String,
+pub(crate) struct FakeHub {
+    pub(crate) url: String,
     log: Arc<Mutex<Vec<Request>>>,
     // Dropping it ends every silence.
-    _speak: mpsc::Sender<()>,
+    _speak: mpsc::SyncSender<()>,
 }
 
 impl FakeHub {
     /// Answers every request with `answer`.
-    pub fn new(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (log, answer): (_, Arc<Answer>) = (Arc::default(), Arc::new(answer));
-        let (speak, silence) = mpsc::channel();
+        let (speak, silence) = mpsc::sync_channel(0);
         let (heard, silence) = (Arc::clone(&log), Arc::new(Mutex::new(silence)));
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -64,12 +66,12 @@ impl FakeHub {
     }
 
     /// Serves files as the hub does.
-    pub fn serving(files: BTreeMap<String, Vec<u8>>, commit: &str) -> Self {
+    pub(crate) fn serving(files: BTreeMap<String, Vec<u8>>, commit: &str) -> Self {
         Self::with_fault(files, commit, |_| None)
     }
 
     /// The same, but where `fault` has an answer of its own.
-    pub fn with_fault(
+    pub(crate) fn with_fault(
         files: BTreeMap<String, Vec<u8>>,
         commit: &str,
         fault: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static,
@@ -78,13 +80,13 @@ impl FakeHub {
         Self::new(move |request| fault(request).unwrap_or_else(|| serve(&files, &commit, request)))
     }
 
-    pub fn log(&self) -> Vec<Request> {
+    pub(crate) fn log(&self) -> Vec<Request> {
         self.log.lock().unwrap().clone()
     }
 }
 
 /// The hub's answer.
-pub fn serve(files: &BTreeMap<String, Vec<u8>>, commit: &str, request: &Request) -> Reply {
+pub(crate) fn serve(files: &BTreeMap<String, Vec<u8>>, commit: &str, request: &Request) -> Reply {
     let name = request.path.split_once("/resolve/").and_then(|(_, rest)| rest.split_once('/'));
     let Some(body) = name.and_then(|(_, name)| files.get(name)) else {
         return Reply::Whole(404, vec![], b"Entry not found".to_vec());
@@ -93,7 +95,7 @@ pub fn serve(files: &BTreeMap<String, Vec<u8>>, commit: &str, request: &Request)
 }
 
 /// A body, or the part of it that was asked for.
-pub fn ranged(body: &[u8], commit: &str, request: &Request) -> Reply {
+pub(crate) fn ranged(body: &[u8], commit: &str, request: &Request) -> Reply {
     let (size, from) = (body.len(), request.from.unwrap_or(0));
     if from >= size {
         return Reply::Whole(416, vec![("Content-Range", format!("bytes */{size}"))], vec![]);
@@ -105,7 +107,7 @@ pub fn ranged(body: &[u8], commit: &str, request: &Request) -> Reply {
 }
 
 /// What the hub says of a file beside its bytes.
-pub fn headers(body: &[u8], commit: &str) -> Vec<(&'static str, String)> {
+pub(crate) fn headers(body: &[u8], commit: &str) -> Vec<(&'static str, String)> {
     let etag = forebay::chunk::Digest::of(body).short(40);
     vec![("ETag", format!("\"{etag}\"")), ("X-Repo-Commit", commit.to_owned())]
 }
@@ -117,11 +119,17 @@ fn talk(
     silence: &Mutex<mpsc::Receiver<()>>,
 ) {
     let Some(request) = hear(&stream, log) else { return };
-    let (status, headers, length, body) = match answer(&request) {
+    let reply = answer(&request);
+    let stuck = matches!(reply, Reply::Stuck(..));
+    let (status, headers, length, body) = match reply {
         Reply::Whole(status, headers, body) => (status, headers, Some(body.len()), body),
         Reply::Broken(status, headers, length, body) => (status, headers, length, body),
         Reply::Close => return,
-        Reply::Silence => return drop(silence.lock().unwrap().recv()),
+        Reply::Stuck(headers, length, body) => (206, headers, Some(length), body),
+        Reply::Silence => {
+            let _ = silence.lock().unwrap().recv();
+            return;
+        }
     };
     let mut head = format!("HTTP/1.1 {status} X\r\nConnection: close\r\n");
     for (name, value) in headers {
@@ -132,7 +140,11 @@ fn talk(
     }
     // The client may have hung up: that is its business.
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(b"\r\n"));
-    let _ = stream.write_all(&body).and_then(|()| stream.shutdown(Shutdown::Write));
+    let _ = stream.write_all(&body);
+    if stuck {
+        let _ = silence.lock().unwrap().recv();
+    }
+    let _ = stream.shutdown(Shutdown::Write);
 }
 
 fn hear(stream: &TcpStream, log: &Mutex<Vec<Request>>) -> Option<Request> {

@@ -1,6 +1,10 @@
 //! The hub as it should be: what is pulled, what is asked, who sees the token.
 
-use std::{fs, process::Command, sync::Arc};
+use std::{
+    fs,
+    process::{Command, Stdio},
+    sync::Arc,
+};
 
 use forebay::embed::{
     cache,
@@ -153,7 +157,8 @@ fn trust_does_not_cover_another_revision_or_a_digest_that_is_known() {
     wrong.get_mut("model.safetensors").unwrap()[0] ^= 1;
     let hub = FakeHub::serving(wrong, REVISION);
     scene.options.hub.endpoint = Some(hub.url.clone());
-    assert!(scene.fails(&entry, &PullFrom::Hub).contains("is not the pinned file"));
+    let message = scene.fails(&entry, &PullFrom::Hub);
+    assert!(message.contains("is not the pinned file"), "{message}");
 }
 
 #[test]
@@ -186,6 +191,9 @@ fn a_mirror_may_say_another_commit_when_the_digests_vouch_for_the_bytes() {
 fn child_pull_with_the_environment() {
     let scene = Scene::new();
     let mut options = scene.options.clone();
+    if let Some(dir) = std::env::var_os("FOREBAY_TEST_DIR") {
+        options.dir = dir.into();
+    }
     options.hub = HubOptions { tries: 1, ..HubOptions::from_env() };
     match forebay::embed::pull::pull(&entry(), &PullFrom::Hub, &options, &|_| ()) {
         Ok(pulled) => eprintln!("pulled from {}", pulled.installed.manifest.origin),
@@ -193,22 +201,31 @@ fn child_pull_with_the_environment() {
     }
 }
 
-fn child(vars: &[(&str, &str)]) -> String {
+/// Settings that would lead around the fake hub.
+const PROXIES: [&str; 8] = [
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+    "NO_PROXY",
+    "no_proxy",
+];
+
+/// The command that runs the test above.
+pub(crate) fn child_pull(vars: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "--nocapture", "from_hub::child_pull_with_the_environment"]);
-    for name in [
-        "HTTP_PROXY",
-        "http_proxy",
-        "HTTPS_PROXY",
-        "https_proxy",
-        "ALL_PROXY",
-        "all_proxy",
-        "NO_PROXY",
-        "no_proxy",
-    ] {
+    for name in PROXIES {
         command.env_remove(name);
     }
-    let output = command.envs(vars.iter().copied()).output().unwrap();
+    command.envs(vars.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn child(vars: &[(&str, &str)]) -> String {
+    let output = child_pull(vars).output().unwrap();
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 

@@ -19,10 +19,10 @@ use forebay::{
 
 use crate::fake_hub::FakeHub;
 
-pub const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
+pub(crate) const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// The files of the tiny model: the weights are large enough to be cut.
-pub fn files() -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn files() -> BTreeMap<String, Vec<u8>> {
     let weights = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
     BTreeMap::from([
         ("model.safetensors".to_owned(), weights),
@@ -33,13 +33,13 @@ pub fn files() -> BTreeMap<String, Vec<u8>> {
 
 /// How much of the tiny model its entry pins.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Pinned {
+pub(crate) enum Pinned {
     All,
     AllButTokenizer,
 }
 
 /// An entry for these files; `wheel` is put into its `[wheel]`.
-pub fn entry_of(files: &BTreeMap<String, Vec<u8>>, pinned: Pinned, wheel: &str) -> Entry {
+pub(crate) fn entry_of(files: &BTreeMap<String, Vec<u8>>, pinned: Pinned, wheel: &str) -> Entry {
     let verified = pinned == Pinned::All;
     let mut text = format!(
         "name = \"Tiny-Model\"\nfamily = \"bert\"\nrevision = \"{REVISION}\"\ndim = 8\npooling = \"mean\"\n\
@@ -61,20 +61,20 @@ pub fn entry_of(files: &BTreeMap<String, Vec<u8>>, pinned: Pinned, wheel: &str) 
 }
 
 /// The entry of the tiny model, all pinned, hub only.
-pub fn entry() -> Entry {
+pub(crate) fn entry() -> Entry {
     entry_of(&files(), Pinned::All, "")
 }
 
 /// A folder of models of its own.
-pub struct Scene {
-    pub folder: tempfile::TempDir,
-    pub options: PullOptions,
+pub(crate) struct Scene {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) options: PullOptions,
     /// Every progress heard, as (done, total).
-    pub heard: RefCell<Vec<(u64, u64)>>,
+    pub(crate) heard: RefCell<Vec<(u64, u64)>>,
 }
 
 impl Scene {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut options = PullOptions::new(folder.path().join("models"));
         options.hub.endpoint = Some("http://127.0.0.1:9".into());
@@ -84,13 +84,13 @@ impl Scene {
         Self { folder, options, heard: RefCell::default() }
     }
 
-    pub fn at(hub: &FakeHub) -> Self {
+    pub(crate) fn at(hub: &FakeHub) -> Self {
         let mut scene = Self::new();
         scene.options.hub.endpoint = Some(hub.url.clone());
         scene
     }
 
-    pub fn pull(&self, entry: &Entry, from: &PullFrom) -> Result<Pulled, PullError> {
+    pub(crate) fn pull(&self, entry: &Entry, from: &PullFrom) -> Result<Pulled, PullError> {
         self.heard.borrow_mut().clear();
         pull(entry, from, &self.options, &|progress: Progress<'_>| {
             self.heard.borrow_mut().push((progress.done, progress.total));
@@ -98,7 +98,7 @@ impl Scene {
     }
 
     /// The message of a pull that must fail, which leaves nothing installed and no loose end but parts.
-    pub fn fails(&self, entry: &Entry, from: &PullFrom) -> String {
+    pub(crate) fn fails(&self, entry: &Entry, from: &PullFrom) -> String {
         let error = self.pull(entry, from).expect_err("this pull must fail");
         let names = self.names();
         let loose = names.iter().filter(|name| *name != ".lock" && !name.ends_with(".parts"));
@@ -107,12 +107,12 @@ impl Scene {
     }
 
     /// Where the tiny model lives.
-    pub fn home(&self) -> PathBuf {
+    pub(crate) fn home(&self) -> PathBuf {
         self.options.dir.join("tiny-model")
     }
 
     /// What lies there.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let Ok(found) = fs::read_dir(self.home()) else { return vec![] };
         let mut names: Vec<_> = found.map(|item| item.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
@@ -120,7 +120,7 @@ impl Scene {
     }
 
     /// The installed files are exactly these.
-    pub fn holds(&self, files: &BTreeMap<String, Vec<u8>>) {
+    pub(crate) fn holds(&self, files: &BTreeMap<String, Vec<u8>>) {
         assert_eq!(self.names(), [".lock", "01234567"]);
         for (path, bytes) in files {
             assert!(fs::read(self.home().join("01234567").join(path)).unwrap() == *bytes, "{path} differs");
@@ -129,7 +129,7 @@ impl Scene {
 }
 
 /// Writes files below a folder.
-pub fn write_all(folder: &Path, files: &BTreeMap<String, Vec<u8>>) {
+pub(crate) fn write_all(folder: &Path, files: &BTreeMap<String, Vec<u8>>) {
     for (path, bytes) in files {
         let place = folder.join(path);
         fs::create_dir_all(place.parent().unwrap()).unwrap();
