@@ -26,8 +26,9 @@ ON CONFLICT(doc_id, chunk_index) DO UPDATE SET
   text = excluded.text, meta = excluded.meta, n_tokens = excluded.n_tokens, truncated = excluded.truncated,
   dim = excluded.dim, dense = excluded.dense, sparse = NULL, multi = NULL, embedded_at = excluded.embedded_at";
 
-/// Bytes of the file that a reader maps at most.
-const MMAP_BYTES: i64 = 1 << 30;
+/// Bytes of a page of a new file: a vector of 1,024 numbers fits beside others, where SQLite's 4,096 would hold one
+/// of 384 and waste the rest.
+const PAGE_BYTES: i64 = 16_384;
 
 /// What this run writes, fixed by the preflight.
 #[derive(Clone, Debug)]
@@ -136,6 +137,8 @@ impl Sqlite {
         conn.busy_timeout(self.busy_timeout).map_err(sql)?;
         // Before anything is set: switching a stranger's file to WAL would already change it.
         schema::admit(&conn, &self.path)?;
+        // No effect on a file that exists.
+        conn.pragma_update(None, "page_size", PAGE_BYTES).map_err(sql)?;
         let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sql)?;
         if mode != "wal" {
             return Err(SinkError::Unusable(format!(
@@ -201,8 +204,6 @@ impl Sqlite {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(&self.path, flags).map_err(sql)?;
         conn.busy_timeout(self.busy_timeout).map_err(sql)?;
-        // Reading through a map saves a system call a page; searches read every page.
-        conn.pragma_update(None, "mmap_size", MMAP_BYTES).map_err(sql)?;
         schema::readable(&conn, &self.path)?;
         Ok(conn)
     }
