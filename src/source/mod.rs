@@ -6,6 +6,7 @@ mod file;
 mod json;
 mod jsonl;
 mod lines;
+mod measure;
 mod record;
 mod split;
 

@@ -1,10 +1,13 @@
 //! Documents to chunks, under a measure that is handed in (the model's own tokens).
 //!
 //! The `text-splitter` crate picks the borders: paragraphs before sentences before words before characters. Its
-//! work grows faster than the text, and a measure is a tokenizer's pass; so a long text is walked in windows,
-//! and nothing over [`BYTES_PER_TOKEN`] is ever measured. Pure: the same text gives the same chunks.
+//! work grows faster than the text, so a long text is walked in windows; and it asks for sizes about ten times
+//! for each byte, so it is answered from sums over the words, and only what comes out is measured for certain.
+//! Pure: the same text gives the same chunks.
 
 use text_splitter::{ChunkConfig, ChunkSizer, TextSplitter};
+
+use super::measure::{Memo, Sums};
 
 /// A text with more bytes than this for each token allowed is taken to be too long without being measured.
 /// Ordinary text has 2 to 6; a wrong guess makes a chunk shorter, never longer than allowed.
@@ -19,15 +22,15 @@ pub struct Splitter {
     overlap: usize,
 }
 
-/// The measure, with a limit on what is worth measuring.
-struct Sizer<'a> {
-    measure: &'a dyn Fn(&str) -> usize,
+/// Sizes of slices of one window, with a limit on what is worth asking.
+struct Sizer<'a, 't> {
+    sums: Sums<'a, 't>,
     bytes_max: usize,
 }
 
-impl ChunkSizer for Sizer<'_> {
+impl ChunkSizer for Sizer<'_, '_> {
     fn size(&self, text: &str) -> usize {
-        if text.len() > self.bytes_max { usize::MAX } else { (self.measure)(text) }
+        if text.len() > self.bytes_max { usize::MAX } else { self.sums.size(text) }
     }
 }
 
@@ -44,20 +47,21 @@ impl Splitter {
     /// chunk, as it is.
     pub fn split<'t>(&self, text: &'t str, measure: &dyn Fn(&str) -> usize) -> Vec<&'t str> {
         let bytes_max = self.max_tokens.saturating_mul(BYTES_PER_TOKEN);
-        let sizer = Sizer { measure, bytes_max };
-        if sizer.size(text) <= self.max_tokens {
+        if text.len() <= bytes_max && measure(text) <= self.max_tokens {
             return vec![text];
         }
-        let config = ChunkConfig::new(self.max_tokens)
-            .with_sizer(&sizer)
-            .with_overlap(self.overlap)
-            .expect("the overlap is less than half of the chunk");
-        let splitter = TextSplitter::new(config);
+        let memo = Memo::new(measure);
         let window_bytes = bytes_max.saturating_mul(CHUNKS_PER_WINDOW);
         let (mut chunks, mut start) = (Vec::new(), 0);
         while start < text.len() {
             let end = text.floor_char_boundary(start.saturating_add(window_bytes));
-            let mut found: Vec<(usize, &str)> = splitter.chunk_indices(&text[start..end]).collect();
+            let window = &text[start..end];
+            let sizer = Sizer { sums: Sums::of(window, &memo), bytes_max };
+            let config = ChunkConfig::new(self.max_tokens)
+                .with_sizer(&sizer)
+                .with_overlap(self.overlap)
+                .expect("the overlap is less than half of the chunk");
+            let mut found: Vec<(usize, &str)> = TextSplitter::new(config).chunk_indices(window).collect();
             // The last chunk of a window was cut by the window, not by the text: the next window makes it anew.
             let next = if end < text.len() && found.len() > 1 {
                 start + found.pop().map_or(end - start, |(at, _)| at)
@@ -65,24 +69,25 @@ impl Splitter {
                 end
             };
             for (_, chunk) in found {
-                self.push(&mut chunks, chunk, &sizer);
+                self.push(&mut chunks, chunk, measure);
             }
             start = next;
         }
         chunks
     }
 
-    /// text-splitter takes a text of few bytes to have few tokens; where that is wrong, it is halved here.
-    fn push<'t>(&self, chunks: &mut Vec<&'t str>, chunk: &'t str, sizer: &Sizer<'_>) {
+    /// The last word on the size: sums over words may be a little short of it, and text-splitter takes a text of
+    /// few bytes to have few tokens. What is too long after all is halved.
+    fn push<'t>(&self, chunks: &mut Vec<&'t str>, chunk: &'t str, measure: &dyn Fn(&str) -> usize) {
         let chunk = chunk.trim();
         let first = chunk.chars().next().map_or(0, char::len_utf8);
         let half = chunk.floor_char_boundary(chunk.len() / 2).max(first);
         if chunk.is_empty() {
-        } else if half == chunk.len() || sizer.size(chunk) <= self.max_tokens {
+        } else if half == chunk.len() || measure(chunk) <= self.max_tokens {
             chunks.push(chunk);
         } else {
-            self.push(chunks, &chunk[..half], sizer);
-            self.push(chunks, &chunk[half..], sizer);
+            self.push(chunks, &chunk[..half], measure);
+            self.push(chunks, &chunk[half..], measure);
         }
     }
 }
