@@ -21,7 +21,10 @@ pub(super) fn check(shared: &Shared) -> Result<Exit, String> {
             .iter()
             .map(|Tick { what, result }| json!({ "what": what, "ok": result.is_ok(), "says": result.as_ref().unwrap_or_else(|why| why) }))
             .collect();
-        println!("{}", json!({ "ok": ok, "checks": ticks, "settings": loaded.origins, "recovery_worst_s": recovery }));
+        println!(
+            "{}",
+            json!({ "ok": ok, "checks": ticks, "settings": loaded.origins, "recovery_worst_s": recovery })
+        );
     } else {
         for setting in &loaded.origins {
             println!("  {} = {}  ({})", setting.key, setting.value, setting.origin);
@@ -40,20 +43,31 @@ pub(super) fn check(shared: &Shared) -> Result<Exit, String> {
 fn tick_off(config: &Config) -> Vec<Tick> {
     let mut ticks = Vec::new();
     let model = setup::model(config);
-    let says = model.as_ref().map(|model| format!("{}, {} numbers", model.identity(), model.dim())).map_err(Clone::clone);
+    let says = model
+        .as_ref()
+        .map(|model| format!("{}, {} numbers", model.identity(), model.dim()))
+        .map_err(Clone::clone);
     ticks.push(Tick { what: "model", result: says });
     if let Ok(model) = &model {
         let golden = model.golden();
         let passed = model.embed(&[&golden]).map_err(|error| error.to_string());
-        let passed = passed.and_then(|vectors| vectors.into_iter().try_for_each(|v| v.map(drop).map_err(|f| f.to_string())));
-        ticks.push(Tick { what: "self-test", result: passed.map(|()| "the golden text gives a sound vector".into()) });
+        let passed = passed
+            .and_then(|vectors| vectors.into_iter().try_for_each(|v| v.map(drop).map_err(|f| f.to_string())));
+        ticks.push(Tick {
+            what: "self-test",
+            result: passed.map(|()| "the golden text gives a sound vector".into()),
+        });
     }
     let folder = setup::folder(config);
-    let says = folder.as_ref().map(|folder| format!("{}, store {}", folder.dir.display(), folder.store)).map_err(Clone::clone);
+    let says = folder
+        .as_ref()
+        .map(|folder| format!("{}, store {}", folder.dir.display(), folder.store))
+        .map_err(Clone::clone);
     ticks.push(Tick { what: "data folder", result: says });
     if let (Ok(model), Ok(folder)) = (&model, &folder) {
         let tried = setup::sink(config).and_then(|sink| {
-            sink.preflight(model.identity(), model.dim(), &folder.store, false).map_err(|error| error.to_string())?;
+            sink.preflight(model.identity(), model.dim(), &folder.store, false)
+                .map_err(|error| error.to_string())?;
             sink.probe().map_err(|error| error.to_string())?;
             Ok(format!("{}: a probe row could be written", sink.kind()))
         });

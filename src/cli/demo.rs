@@ -7,7 +7,8 @@ const CORPUS: &str = include_str!("../../demo/corpus.jsonl");
 const QUERY: &str = "a bug that disappears when you try to debug it";
 
 pub(super) fn demo(shared: &Shared) -> Result<Exit, String> {
-    let config = setup::config(shared, &[("data.dir", "./forebay-demo"), ("model.name", "all-MiniLM-L6-v2")])?.config;
+    let config =
+        setup::config(shared, &[("data.dir", "./forebay-demo"), ("model.name", "all-MiniLM-L6-v2")])?.config;
     eprintln!("1. the model: {}", config.model.name);
     if config.model.name != "instant" {
         model::ensure(&config)?;

@@ -38,8 +38,10 @@ pub(super) enum Verb {
     #[command(after_help = "Example:\n  forebay dlq stats")]
     Stats,
     /// Send letters back into the queue; the next run embeds them
-    #[command(after_help = "Examples:\n  forebay dlq redrive --all --dry-run\n  forebay dlq redrive --class \
-sink_unavailable")]
+    #[command(
+        after_help = "Examples:\n  forebay dlq redrive --all --dry-run\n  forebay dlq redrive --class \
+sink_unavailable"
+    )]
     Redrive {
         #[command(flatten)]
         which: Which,
@@ -51,7 +53,9 @@ sink_unavailable")]
         dry_run: bool,
     },
     /// Give letters up, with a reason
-    #[command(after_help = "Example:\n  forebay dlq discard --class blank_text --reason \"empty on purpose\"")]
+    #[command(
+        after_help = "Example:\n  forebay dlq discard --class blank_text --reason \"empty on purpose\""
+    )]
     Discard {
         #[command(flatten)]
         which: Which,
@@ -90,7 +94,14 @@ impl Which {
             let back = i64::try_from(seconds).unwrap_or(i64::MAX);
             jiff::Timestamp::from_second(now.as_second().saturating_sub(back)).unwrap_or(now).to_string()
         });
-        Filter { ids: self.ids, class: self.class, stage: self.stage, doc_id: self.doc, before, ..Filter::default() }
+        Filter {
+            ids: self.ids,
+            class: self.class,
+            stage: self.stage,
+            doc_id: self.doc,
+            before,
+            ..Filter::default()
+        }
     }
 
     fn is_empty(&self) -> bool {

@@ -44,7 +44,8 @@ impl<'a> MakeWriter<'a> for Above {
 pub(super) fn start(verbose: u8) {
     let level = ["warn", "forebay=info,warn", "forebay=debug,info"][usize::from(verbose.min(2))];
     let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Above).with_target(false);
+    let subscriber =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Above).with_target(false);
     // Only one subscriber can be set, and this is the only place that does.
     let _ = subscriber.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).try_init();
     // What a panic says may quote a document; where it was is enough for a report.

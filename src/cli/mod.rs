@@ -21,8 +21,13 @@ use exit::Exit;
 
 /// Embed text where the data lives: durable, exactly accounted, on this machine.
 #[derive(Debug, Parser)]
-#[command(version, about, max_term_width = 110, after_help = "Exit codes: 0 all written, 1 finished with dead \
-letters or incomplete input, 2 could not run, 3 halted, 130 interrupted and drained.")]
+#[command(
+    version,
+    about,
+    max_term_width = 110,
+    after_help = "Exit codes: 0 all written, 1 finished with dead \
+letters or incomplete input, 2 could not run, 3 halted, 130 interrupted and drained."
+)]
 struct Cli {
     #[command(flatten)]
     shared: Shared,
@@ -59,8 +64,10 @@ enum Verb {
     #[command(after_help = "Example:\n  forebay demo")]
     Demo,
     /// Register sources and embed all that is pending
-    #[command(after_help = "Example:\n  forebay run corpus.jsonl.gz --model all-MiniLM-L6-v2\n\nWithout PATH: \
-whatever is pending, and sources that were not read to their end.")]
+    #[command(
+        after_help = "Example:\n  forebay run corpus.jsonl.gz --model all-MiniLM-L6-v2\n\nWithout PATH: \
+whatever is pending, and sources that were not read to their end."
+    )]
     Run(run::Arguments),
     /// Depth, rate, breakers, dead letters, last runs; works beside a run
     #[command(after_help = "Example:\n  forebay status --json")]
@@ -69,8 +76,10 @@ whatever is pending, and sources that were not read to their end.")]
     #[command(after_help = "Example:\n  forebay verify && echo sound")]
     Verify,
     /// Make a lost store again: the ledger from the sink, the rest from journal and sources
-    #[command(after_help = "Example:\n  forebay rebuild\n\nA lost or damaged queue needs no verb: the next run \
-makes it anew from the journal and the sources. `rebuild` is for a lost ledger, or one that differs from the sink.")]
+    #[command(
+        after_help = "Example:\n  forebay rebuild\n\nA lost or damaged queue needs no verb: the next run \
+makes it anew from the journal and the sources. `rebuild` is for a lost ledger, or one that differs from the sink."
+    )]
     Rebuild,
     /// Dead letters: look at them, send them back, give them up; works beside a run
     #[command(subcommand)]
@@ -101,8 +110,10 @@ pub fn main() -> ExitCode {
         Verb::Search(arguments) => search::search(&shared, &arguments),
         Verb::Check => check::check(&shared),
     };
-    result.unwrap_or_else(|why| {
-        eprintln!("error: {why}");
-        Exit::CannotRun
-    }).into()
+    result
+        .unwrap_or_else(|why| {
+            eprintln!("error: {why}");
+            Exit::CannotRun
+        })
+        .into()
 }

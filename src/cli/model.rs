@@ -54,7 +54,11 @@ pub(super) fn model(shared: &Shared, verb: Verb) -> Result<Exit, String> {
         Verb::List => {
             for entry in Entry::known() {
                 let installed = cache::installed(&dir, entry).map_err(|error| error.to_string())?;
-                print_entry(entry, installed.as_ref().map(|installed| installed.folder.as_path()), shared.json);
+                print_entry(
+                    entry,
+                    installed.as_ref().map(|installed| installed.folder.as_path()),
+                    shared.json,
+                );
             }
             Ok(Exit::Ok)
         }
@@ -63,7 +67,10 @@ pub(super) fn model(shared: &Shared, verb: Verb) -> Result<Exit, String> {
             let pulled = fetch(find(&name)?, &from, &options)?;
             let folder = pulled.installed.folder.display();
             if shared.json {
-                println!("{}", json!({ "model": name, "folder": folder.to_string(), "already": pulled.already }));
+                println!(
+                    "{}",
+                    json!({ "model": name, "folder": folder.to_string(), "already": pulled.already })
+                );
             } else if pulled.already {
                 println!("{name} is installed in {folder}");
             } else {
@@ -74,9 +81,11 @@ pub(super) fn model(shared: &Shared, verb: Verb) -> Result<Exit, String> {
         Verb::Verify { name } => {
             let entry = find(&name)?;
             let report = verify::verify(&dir, entry, &|_, _| {}).map_err(|error| error.to_string())?;
-            let report = report.ok_or_else(|| format!("{name} is not installed; `forebay model pull {name}`"))?;
+            let report =
+                report.ok_or_else(|| format!("{name} is not installed; `forebay model pull {name}`"))?;
             if shared.json {
-                let files: Vec<_> = report.files.iter().map(|file| json!({ "path": file.path, "size": file.size })).collect();
+                let files: Vec<_> =
+                    report.files.iter().map(|file| json!({ "path": file.path, "size": file.size })).collect();
                 println!("{}", json!({ "model": name, "sound": report.is_sound(), "files": files }));
             } else {
                 print!("{report}");
@@ -93,7 +102,10 @@ fn find(name: &str) -> Result<&'static Entry, String> {
 fn print_entry(entry: &Entry, folder: Option<&std::path::Path>, as_json: bool) {
     if as_json {
         let folder = folder.map(|folder| folder.display().to_string());
-        println!("{}", json!({ "model": entry.name, "dim": entry.dim, "max_length": entry.max_length, "folder": folder }));
+        println!(
+            "{}",
+            json!({ "model": entry.name, "dim": entry.dim, "max_length": entry.max_length, "folder": folder })
+        );
     } else {
         let place = folder.map_or_else(|| "not installed".into(), |folder| folder.display().to_string());
         println!("{}: {} numbers, {} tokens, {place}", entry.name, entry.dim, entry.max_length);

@@ -75,7 +75,8 @@ impl Moment {
             (false, 0, _) | (false, _, 0) => None,
             (false, read, bytes) => Some((seen as f64 * (bytes as f64 / read as f64).max(1.0)) as u64),
         };
-        let down = [&line.sink_state, &line.device_state].into_iter().find(|d| *d.gate.borrow() != Gate::Closed);
+        let down =
+            [&line.sink_state, &line.device_state].into_iter().find(|d| *d.gate.borrow() != Gate::Closed);
         Self {
             done,
             total,

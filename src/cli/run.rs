@@ -39,7 +39,9 @@ pub(super) fn run(shared: &Shared, arguments: &Arguments) -> Result<Exit, String
 /// Runs the line and stores its report.
 pub(super) fn embed(config: &Config, paths: &[PathBuf], reembed: bool) -> Result<Report, String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.map_err(|error| format!("no async runtime: {error}"))?.block_on(embed_on_runtime(config, paths, reembed))
+    runtime
+        .map_err(|error| format!("no async runtime: {error}"))?
+        .block_on(embed_on_runtime(config, paths, reembed))
 }
 
 async fn embed_on_runtime(config: &Config, paths: &[PathBuf], reembed: bool) -> Result<Report, String> {
@@ -48,9 +50,18 @@ async fn embed_on_runtime(config: &Config, paths: &[PathBuf], reembed: bool) -> 
     let model = setup::model(config)?;
     let folder = setup::folder(config)?;
     let sink = setup::sink(config)?;
-    sink.preflight(model.identity(), model.dim(), &folder.store, reembed).map_err(|error| error.to_string())?;
-    eprintln!("model {} (dim {}, {} tokens at most), sink {}, data {}", model.identity(), model.dim(), model.max_length(), sink.kind(), config.data.dir.display());
-    let started = Line::new(folder, model, sink, setup::run_settings(config)).map_err(|error| error.to_string())?;
+    sink.preflight(model.identity(), model.dim(), &folder.store, reembed)
+        .map_err(|error| error.to_string())?;
+    eprintln!(
+        "model {} (dim {}, {} tokens at most), sink {}, data {}",
+        model.identity(),
+        model.dim(),
+        model.max_length(),
+        sink.kind(),
+        config.data.dir.display()
+    );
+    let started =
+        Line::new(folder, model, sink, setup::run_settings(config)).map_err(|error| error.to_string())?;
     let line = line.get_or_init(|| started);
     let beside = async {
         tokio::join!(progress::show(Arc::clone(line)), async {
@@ -97,7 +108,10 @@ async fn signals(line: Arc<OnceLock<Arc<Line>>>) -> std::io::Result<()> {
     std::process::exit(Exit::Interrupted.code().into());
 }
 
-#[expect(clippy::disallowed_methods, reason = "signals must be heard while the model loads, before any actor")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "signals must be heard while the model loads, before any actor"
+)]
 fn background(task: impl Future<Output = std::io::Result<()>> + Send + 'static) -> Result<(), String> {
     tokio::spawn(async move {
         if let Err(error) = task.await {

@@ -31,7 +31,8 @@ pub(super) fn hits(config: &Config, query: &str, limit: usize) -> Result<Vec<Hit
     let (model, sink) = (setup::model(config)?, setup::sink(config)?);
     let tokens = model.tokenize_query(query).map_err(|fault| fault.to_string())?;
     let vectors = model.embed(&[&tokens]).map_err(|error| error.to_string())?;
-    let vector = vectors.into_iter().next().ok_or("the model gave no vector")?.map_err(|fault| fault.to_string())?;
+    let vector =
+        vectors.into_iter().next().ok_or("the model gave no vector")?.map_err(|fault| fault.to_string())?;
     sink.search(model.identity(), &vector.dense, limit).map_err(|error| error.to_string())
 }
 
@@ -43,7 +44,8 @@ pub(super) fn print(hits: &[Hit], json: bool) {
         if json {
             println!("{}", serde_json::to_string(hit).unwrap_or_default());
         } else {
-            let text: String = hit.text.as_deref().unwrap_or("").split_whitespace().collect::<Vec<_>>().join(" ");
+            let text: String =
+                hit.text.as_deref().unwrap_or("").split_whitespace().collect::<Vec<_>>().join(" ");
             let shown: String = text.chars().take(SHOWN).collect();
             println!("{:.3}  {}#{}  {shown}", hit.score, hit.doc_id, hit.chunk_index);
         }

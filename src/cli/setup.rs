@@ -18,11 +18,16 @@ use crate::{
 
 /// Loads the configuration; `defaults` are flags of the verb that the user's own come after.
 pub(super) fn config(shared: &Shared, defaults: &[(&str, &str)]) -> Result<Loaded, String> {
-    let flag = |key: &str, value: &str, typed: &str| Flag { key: key.into(), value: value.into(), typed: typed.into() };
+    let flag = |key: &str, value: &str, typed: &str| Flag {
+        key: key.into(),
+        value: value.into(),
+        typed: typed.into(),
+    };
     let mut flags: Vec<Flag> = defaults.iter().map(|(key, value)| flag(key, value, "this verb")).collect();
     for setting in &shared.settings {
-        let (key, value) =
-            setting.split_once('=').ok_or_else(|| format!("--set {setting}: expected KEY=VALUE, for example --set retry.max_attempts=5"))?;
+        let (key, value) = setting.split_once('=').ok_or_else(|| {
+            format!("--set {setting}: expected KEY=VALUE, for example --set retry.max_attempts=5")
+        })?;
         flags.push(flag(key.trim(), value.trim(), &format!("--set {}", key.trim())));
     }
     if let Some(dir) = &shared.data_dir {
@@ -41,7 +46,9 @@ pub(super) fn config(shared: &Shared, defaults: &[(&str, &str)]) -> Result<Loade
 pub(super) fn model(config: &Config) -> Result<Arc<dyn Embed>, String> {
     let model = embed::open(&config.model).map_err(|error| error.to_string())?;
     if config.model.name == "instant" {
-        tracing::warn!("model.name = \"instant\": vectors are hashes, good for trying the line and nothing else");
+        tracing::warn!(
+            "model.name = \"instant\": vectors are hashes, good for trying the line and nothing else"
+        );
     }
     Ok(model)
 }
@@ -65,7 +72,8 @@ pub(super) fn folder(config: &Config) -> Result<Folder, String> {
 
 /// As [`folder`], also when the ledger is gone: it is about to be made again.
 pub(super) fn folder_to_rebuild(config: &Config) -> Result<Folder, String> {
-    Folder::open_without_ledger(&config.data.dir, &config.queue, config.retry.cap_ms).map_err(|error| error.to_string())
+    Folder::open_without_ledger(&config.data.dir, &config.queue, config.retry.cap_ms)
+        .map_err(|error| error.to_string())
 }
 
 fn open_folder(config: &Config) -> Result<Folder, FolderError> {
@@ -95,7 +103,10 @@ pub(super) fn exists(dir: &Path) -> Result<(), String> {
     if dir.join("witness").exists() {
         return Ok(());
     }
-    Err(format!("there is no data folder at {}; `forebay run PATH` makes one, --data-dir names another", dir.display()))
+    Err(format!(
+        "there is no data folder at {}; `forebay run PATH` makes one, --data-dir names another",
+        dir.display()
+    ))
 }
 
 /// Carries a verb out: by the process that holds the folder, or here.

@@ -51,6 +51,9 @@ fn print(status: &Value) {
         println!("running   no");
     }
     for run in status["last_runs"].as_array().into_iter().flatten() {
-        println!("last run  {} {}: {} chunks, {} dead", run["run"], run["outcome"], run["chunks"], run["dead"]);
+        println!(
+            "last run  {} {}: {} chunks, {} dead",
+            run["run"], run["outcome"], run["chunks"], run["dead"]
+        );
     }
 }

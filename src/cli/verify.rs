@@ -33,7 +33,9 @@ pub(super) fn print(found: &Verified, json: bool) {
          {sampled} vectors looked at"
     );
     if *other_identity > 0 {
-        println!("note: {other_identity} rows are of another identity than model.name; search does not find them");
+        println!(
+            "note: {other_identity} rows are of another identity than model.name; search does not find them"
+        );
     }
     found.problems.iter().for_each(|problem| println!("  {problem}"));
 }

@@ -153,7 +153,11 @@ impl Folder {
         }
         if !new_ledger && witness.generation > 0 && !ledger_path.exists() {
             let path = ledger_path.display().to_string();
-            return Err(FolderError::Damaged { path, what: "it is gone, and this folder had one; `forebay rebuild` makes it again from the sink".into() });
+            return Err(FolderError::Damaged {
+                path,
+                what: "it is gone, and this folder had one; `forebay rebuild` makes it again from the sink"
+                    .into(),
+            });
         }
         let ledger = Ledger::open(&ledger_path)?;
         restrict(&ledger_path);
