@@ -6,6 +6,7 @@
 pub mod candle;
 pub mod encoder;
 pub mod expect;
+mod fused;
 pub mod hash;
 mod lanes;
 pub mod layout;
