@@ -67,7 +67,14 @@ impl CandleEncoder {
     pub fn load(files: &ModelFiles, expect: &Expect, device: &Device, threads: usize) -> Loaded<Self> {
         let mut weights = Weights::open(&expect.name, &files.weights)?;
         let model = Model::load(&mut weights, &files.config, expect, device)?;
-        let lanes = Lanes::new(if device.is_cpu() { threads } else { 1 });
+        let lanes =
+            Lanes::new(if device.is_cpu() { threads } else { 1 }).map_err(|error| OpenError::Setting {
+                key: "model.threads",
+                value: threads.to_string(),
+                what: format!(
+                    "the system refuses so many threads ({error}); set model.threads to a smaller number"
+                ),
+            })?;
         Ok(Self { model, lanes })
     }
 }
@@ -116,8 +123,8 @@ impl Loader<'_> {
     /// Query, key and value of one layer in one product; the query's part is scaled.
     fn qkv(&mut self, name: &str, width: usize, scale: f64) -> Loaded<Linear> {
         let (mut weights, mut biases) = (Vec::new(), Vec::new());
-        for (part, scale) in [("query", scale), ("key", 1.0), ("value", 1.0)] {
-            let scaled = |tensor: Tensor| if scale == 1.0 { Ok(tensor) } else { tensor * scale };
+        for (part, scale) in [("query", Some(scale)), ("key", None), ("value", None)] {
+            let scaled = |tensor: Tensor| scale.map_or(Ok(tensor.clone()), |scale| tensor * scale);
             let weight = self.tensor(&format!("{name}.{part}.weight"), &[width, width])?;
             let bias = self.tensor(&format!("{name}.{part}.bias"), &[width])?;
             weights.push(scaled(weight).map_err(|error| self.weights.unusable(&error))?);

@@ -3,7 +3,10 @@
 //! whose number nobody can set. On another device the plain operations are used.
 
 use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, bail};
-use rayon::{iter::{IndexedParallelIterator as _, ParallelIterator as _}, slice::ParallelSliceMut as _};
+use rayon::{
+    iter::{IndexedParallelIterator as _, ParallelIterator as _},
+    slice::ParallelSliceMut as _,
+};
 
 /// Numbers a thread takes at a time.
 const BLOCK: usize = 1 << 15;
