@@ -14,7 +14,7 @@ use super::{Tokens, expect::OpenError};
 /// have at most 16 characters, words of common languages far fewer bytes.
 const BYTES_PER_TOKEN: usize = 32;
 /// A token this far from a cut, in bytes, is what it would be without the cut: more than the longest piece of
-/// any Unigram, and than the 100 characters after which WordPiece gives a word up.
+/// any Unigram, and than the 100 characters after which `WordPiece` gives a word up.
 const MARGIN_BYTES: usize = 1_024;
 
 /// A tokenizer with a limit.

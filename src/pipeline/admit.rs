@@ -65,7 +65,12 @@ pub fn admit(incoming: &Incoming<'_>, held: &Held<'_>, identity: &str, run: &str
         let same = letter.identity.as_deref() == Some(identity)
             && matches!(&letter.payload, Payload::Chunk { source_hash, .. } if source_hash == incoming.source_hash);
         if same {
-            return if letter.state == State::Discarded { Admission::Discarded } else { Admission::Dead };
+            return match letter.state {
+                State::Discarded => Admission::Discarded,
+                // On its way, and not pending any more: written under our eyes, or lost with its queue.
+                State::Redriven => Admission::Enqueue,
+                State::Open | State::Quarantined | State::Resolved => Admission::Dead,
+            };
         }
         if older(letter.origin.source_id, letter.origin.offset) {
             return Admission::Older;

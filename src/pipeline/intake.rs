@@ -203,7 +203,7 @@ impl Intake {
                 tally.duplicates.add(u64::from(made_way));
             }
             Admission::Pending | Admission::Older | Admission::Written { now: true } => {
-                tally.duplicates.add(1)
+                tally.duplicates.add(1);
             }
             Admission::Written { now: false } | Admission::Discarded => tally.skipped.add(1),
             Admission::Dead => tally.dead.add(1),

@@ -209,7 +209,7 @@ fn unigram() -> (Value, usize) {
     (tokenizer, mask + 1)
 }
 
-/// As BERT's: WordPiece, lower-cased, `[CLS] A [SEP]`; special ids from 0.
+/// As BERT's: `WordPiece`, lower-cased, `[CLS] A [SEP]`; special ids from 0.
 fn word_piece() -> (Value, usize) {
     let specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
     let mut pieces: Vec<String> = specials.map(String::from).into();
