@@ -192,7 +192,8 @@ fn stock(tiny: &Tiny, ids: &[u32]) -> Vec<f32> {
 /// Some text as ids: the template's specials around `n - 2` others.
 fn text_of(family: Family, n: usize, seed: usize) -> Tokens {
     let (first, last) = if family == Family::Bert { (2, 3) } else { (0, 2) };
-    let inner = (0..n.saturating_sub(2)).map(|i| 5 + ((i + 1) * (seed + 3) * 31 % 97) as u32 % 60);
+    let inner =
+        (0..n.saturating_sub(2)).map(|i| 5 + u32::try_from((i + 1) * (seed + 3) * 31 % 97).unwrap() % 60);
     let ids = std::iter::once(first).chain(inner).chain((n > 1).then_some(last)).collect();
     Tokens { ids, truncated: false }
 }

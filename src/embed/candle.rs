@@ -3,6 +3,7 @@
 //! The tokens of a pass lie one after another in one matrix, without padding, so there is no mask to get
 //! wrong: attention runs per run of equally long texts, everything else over all tokens at once. Positions are
 //! integers made here from lengths.
+#![expect(clippy::cast_possible_truncation, reason = "f32 is the model's precision; positions fit 32 bits")]
 
 use candle_core::{DType, Device, Result, Tensor};
 

@@ -118,7 +118,7 @@ mod tests {
             lengths in prop::collection::vec(1_usize..900, 0..40),
             threads in 1_usize..4,
         ) {
-            let texts: Vec<Vec<u32>> = lengths.iter().enumerate().map(|(i, &n)| vec![i as u32; n]).collect();
+            let texts: Vec<Vec<u32>> = lengths.iter().enumerate().map(|(i, &n)| vec![u32::try_from(i).unwrap(); n]).collect();
             let batch: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
             let first = |part: &[&[u32]]| Ok(part.iter().map(|ids| vec![ids[0] as f32]).collect());
             let vectors = Lanes::new(threads).unwrap().run(&batch, first).unwrap();

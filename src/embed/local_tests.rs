@@ -149,7 +149,7 @@ mod with_tiny {
         });
         assert!(cut.contains("cut"), "{cut}");
         let other = refused(|folder, _| {
-            std::fs::write(folder.join("model.safetensors"), "<html>nope</html>").unwrap()
+            std::fs::write(folder.join("model.safetensors"), "<html>nope</html>").unwrap();
         });
         assert!(other.contains("model.safetensors"), "{other}");
     }

@@ -115,7 +115,8 @@ fn hide_controls(tokenizer: &mut Tokenizer, file: &[u8]) -> Result<(), String> {
     let ModelWrapper::Unigram(unigram) = tokenizer.get_model() else { return Ok(()) };
     let file: File = serde_json::from_slice(file).map_err(|error| error.to_string())?;
     let added = tokenizer.get_added_tokens_decoder();
-    let control = |id: usize| added.get(&(id as u32)).is_some_and(|token| token.special);
+    let control =
+        |id: usize| u32::try_from(id).is_ok_and(|id| added.get(&id).is_some_and(|token| token.special));
     let hidden = |(id, (piece, score)): (usize, &(String, f64))| {
         let piece = if control(id) { format!(" {piece}") } else { piece.clone() };
         (piece, *score)

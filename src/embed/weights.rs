@@ -43,7 +43,7 @@ impl Weights {
         if header_bytes > HEADER_BYTES_MAX || 8 + header_bytes > file_bytes {
             return Err(damaged("not a safetensors file, or cut short".into()));
         }
-        let mut header = vec![0; header_bytes as usize];
+        let mut header = vec![0; usize::try_from(header_bytes).unwrap_or(usize::MAX)];
         file.read_exact(&mut header).map_err(io)?;
         let metadata: Metadata =
             serde_json::from_slice(&header).map_err(|error| damaged(format!("bad header: {error}")))?;

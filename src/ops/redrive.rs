@@ -41,7 +41,7 @@ pub(super) fn redrive(
         }
         match diagnose(context, &letter)? {
             Diagnosis::Stays(why) => {
-                staying.push(json!({ "id": letter.id, "class": letter.class, "why": why }))
+                staying.push(json!({ "id": letter.id, "class": letter.class, "why": why }));
             }
             Diagnosis::Superseded => {
                 superseded += 1;
