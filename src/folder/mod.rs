@@ -176,10 +176,7 @@ impl Folder {
         let resolved = ledger.resolved()?;
         queue.resolve(&resolved)?;
         ledger.resolved_known(&resolved.iter().map(|(id, _)| *id).collect::<Vec<_>>())?;
-        let requeued = queue.requeue_redriven()?;
-        if requeued > 0 {
-            tracing::info!(requeued, "redriven chunks were put back into the queue");
-        }
+        queue.reopen_lost_redrives()?;
         Ok(Self {
             dir: dir.to_owned(),
             store: witness.store.to_string(),

@@ -50,7 +50,7 @@ pub(super) fn redrive(
                 }
             }
             Diagnosis::Chunk(chunk) => {
-                if dry_run || queue.redrive(letter.id, who, vec![*chunk]).map_err(text)? {
+                if dry_run || queue.redrive(letter.id, who, *chunk).map_err(text)? {
                     redriven += 1;
                 }
             }

@@ -242,6 +242,11 @@ pub enum Transition {
         /// By whom.
         who: String,
     },
+    /// Redriven, but its chunk did not come back into the queue: a crash, or a queue that was lost.
+    Reopen {
+        /// Id of the letter.
+        id: Uuid,
+    },
     /// Written.
     Resolve {
         /// Id of the letter.
@@ -267,6 +272,7 @@ impl Transition {
             Self::Bury { letter } => letter.id,
             Self::FailedAgain { id, .. }
             | Self::Redrive { id, .. }
+            | Self::Reopen { id }
             | Self::Resolve { id, .. }
             | Self::Discard { id, .. } => *id,
         }
@@ -307,6 +313,7 @@ impl Transition {
                 letter.state = State::Redriven;
                 letter.redrives += 1;
             }
+            Self::Reopen { .. } => letter.state = State::Open,
             Self::Resolve { how, .. } => {
                 letter.state = State::Resolved;
                 letter.resolved_at = Some(at.to_owned());
@@ -326,6 +333,7 @@ impl Transition {
             Self::Bury { .. } => ("bury", "forebay".into(), None),
             Self::FailedAgain { class, .. } => ("failed_again", "forebay".into(), Some(class.to_string())),
             Self::Redrive { who, .. } => ("redrive", who.clone(), None),
+            Self::Reopen { .. } => ("reopen", "forebay".into(), Some("its chunk was lost on the way".into())),
             Self::Resolve { how, .. } => ("resolve", "forebay".into(), Some(how.clone())),
             Self::Discard { who, reason, .. } => ("discard", who.clone(), Some(reason.clone())),
         }

@@ -1,6 +1,6 @@
 //! The dead-letter queue: bury, redrive, resolve, discard, list. Journal first, then the tree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -8,11 +8,12 @@ use uuid::Uuid;
 use super::{
     Lease, Queue, QueueError, State,
     dead::{Burial, DeadLetter, State as LetterState, Transition},
-    entry::{self, Record},
+    entry::{self, Pending, Record},
     now_text,
+    window::Place,
 };
 use crate::{
-    chunk::{Chunk, ChunkKey},
+    chunk::Chunk,
     error::{Class, Stage},
 };
 
@@ -119,15 +120,17 @@ impl Queue {
     pub fn bury(&self, burials: Vec<(Option<Lease>, Burial)>) -> Result<Vec<Option<DeadLetter>>, QueueError> {
         let at = now_text();
         let mut buried = Vec::with_capacity(burials.len());
+        // Both outlive the lock: a lease that is dropped takes it, to put its chunk back.
+        let (leases, burials): (Vec<_>, Vec<_>) = burials.into_iter().unzip();
+        let mut leases = leases.into_iter();
         {
             let mut state = self.shared.state();
-            let (mut leases, mut transitions) = (Vec::new(), Vec::new());
-            for (lease, burial) in burials {
+            let mut transitions = Vec::new();
+            for (lease, burial) in leases.as_slice().iter().zip(burials) {
                 let wanted = lease.as_ref().is_none_or(|lease| {
                     let slot = state.window.slot(lease.seq);
                     slot.is_some_and(|slot| !slot.cancelled) && !state.window.superseded(lease.seq)
                 });
-                leases.extend(lease);
                 if !wanted {
                     buried.push(None);
                     continue;
@@ -139,7 +142,7 @@ impl Queue {
                 transitions.push(transition);
             }
             self.write_letters(&mut state, &at, &transitions)?;
-            for lease in leases {
+            for lease in leases.by_ref().flatten() {
                 let (seq, _) = lease.spend();
                 self.release(&mut state, seq);
                 state.remove(seq);
@@ -231,52 +234,57 @@ impl Queue {
         Ok(classes.into_values().collect())
     }
 
-    /// Sends a letter back: its chunks are pending again, durable on return. False when it is not open.
+    /// Sends a letter back: its chunk is pending again, durable on return. False when the letter is not open, or
+    /// a version of the chunk is pending already: a late redrive never takes the place of newer text.
     ///
     /// # Errors
     /// See [`QueueError`].
-    pub fn redrive(&self, id: Uuid, who: &str, chunks: Vec<Chunk>) -> Result<bool, QueueError> {
-        let open =
-            |letter: Option<DeadLetter>| letter.is_some_and(|letter| letter.state == LetterState::Open);
-        if !open(self.letter(id)?) {
-            return Ok(false);
-        }
-        // The chunk first: a crash in between leaves an open letter whose chunk is pending, which its writing
-        // resolves; the other way round the chunk would be gone.
-        for chunk in chunks {
+    pub fn redrive(&self, id: Uuid, who: &str, chunk: Chunk) -> Result<bool, QueueError> {
+        {
+            // One lock over all of it: nothing may be enqueued, settled or buried in between.
+            let mut state = self.shared.state();
+            let open = self.letter(id)?.is_some_and(|letter| letter.state == LetterState::Open);
+            if !open || state.window.by_key(chunk.key.short_hash()).is_some() {
+                return Ok(false);
+            }
+            self.write_letters(&mut state, &now_text(), &[Transition::Redrive { id, who: who.to_owned() }])?;
             let record = Record { redriven_from: id.as_u128(), ..Record::default() };
-            self.enqueue_with(chunk, record)?;
+            state.insert(&Pending { chunk, record }, Place::Ready);
         }
         self.flush()?;
-        let mut state = self.shared.state();
-        // A run may have written it meanwhile, and the letter is resolved.
-        if open(self.letter(id)?) {
-            self.write_letters(&mut state, &now_text(), &[Transition::Redrive { id, who: who.to_owned() }])?;
-            self.shared.apply(&mut state)?;
-        }
+        self.shared.told();
         Ok(true)
     }
 
-    /// Puts chunks of redriven letters that are not pending back into the queue: the queue was rebuilt, or lost
-    /// its last moments. Gives their number.
+    /// Opens letters again that were redriven and whose chunk is not pending: a crash came between the journal and
+    /// the tree, or the tree was lost. Gives their number.
     ///
     /// # Errors
     /// See [`QueueError`].
-    pub fn requeue_redriven(&self) -> Result<usize, QueueError> {
+    pub fn reopen_lost_redrives(&self) -> Result<usize, QueueError> {
         if self.letter_counts().sum(|_, state| state == LetterState::Redriven) == 0 {
             return Ok(0);
         }
-        let mut count = 0;
-        for letter in self.letters(&Filter::default(), usize::MAX)? {
-            let chunk = (letter.state == LetterState::Redriven).then(|| letter.chunk()).flatten();
-            let Some(chunk) = chunk.filter(|chunk| self.held(&chunk.key, &chunk.id()).is_none()) else {
-                continue;
-            };
-            let record = Record { redriven_from: letter.id.as_u128(), ..Record::default() };
-            self.enqueue_with(chunk, record)?;
-            count += 1;
+        let pending = self.redriven_pending()?;
+        let mut lost = self.letters(&Filter::default(), usize::MAX)?;
+        lost.retain(|letter| {
+            letter.state == LetterState::Redriven && !pending.contains(&letter.id.as_u128())
+        });
+        let transitions: Vec<_> = lost.iter().map(|letter| Transition::Reopen { id: letter.id }).collect();
+        self.change(&transitions)?;
+        Ok(transitions.len())
+    }
+
+    /// Ids of the letters whose redriven chunk is pending.
+    fn redriven_pending(&self) -> Result<HashSet<u128>, QueueError> {
+        self.shared.apply(&mut self.shared.state())?;
+        let mut ids = HashSet::new();
+        for item in self.shared.db.scan_prefix([entry::PENDING]) {
+            if let Some(pending) = Pending::decode(&item?.1) {
+                ids.insert(pending.record.redriven_from);
+            }
         }
-        Ok(count)
+        Ok(ids)
     }
 
     /// Gives a letter up. False when it is already closed.
@@ -311,20 +319,22 @@ impl Queue {
         self.change(&transitions)
     }
 
-    /// The letter that writing this chunk resolves, and how.
+    /// The letters that writing this chunk resolves, and how: that of its key, and the unreadable record it was
+    /// redriven from.
     ///
     /// # Errors
     /// See [`QueueError`].
-    pub fn resolves(
-        &self,
-        key: &ChunkKey,
-        chunk_id: &crate::chunk::Digest,
-    ) -> Result<Option<(Uuid, String)>, QueueError> {
-        let letter = self.standing(key.short_hash())?;
-        Ok(letter.map(|letter| {
-            let same = letter.chunk_id.as_ref() == Some(chunk_id);
+    pub fn resolves(&self, lease: &Lease) -> Result<Vec<(Uuid, String)>, QueueError> {
+        let mut letters: Vec<_> = self.standing(lease.key.short_hash())?.into_iter().collect();
+        let from = Uuid::from_u128(lease.record.redriven_from);
+        if !from.is_nil() && letters.iter().all(|letter| letter.id != from) {
+            letters.extend(self.letter(from)?.filter(|letter| letter.state.stands()));
+        }
+        let how = |letter: DeadLetter| {
+            let same = letter.id == from || letter.chunk_id.as_ref() == Some(&lease.chunk_id);
             (letter.id, if same { "as_is" } else { "superseded" }.to_owned())
-        }))
+        };
+        Ok(letters.into_iter().map(how).collect())
     }
 
     fn change(&self, transitions: &[Transition]) -> Result<(), QueueError> {
@@ -393,7 +403,7 @@ impl Queue {
         })?;
         for line in &lines {
             self.know(&mut state, &line.at, &line.transition)?;
-            self.drop_buried(&mut state, &line.transition);
+            self.drop_buried(&mut state, &line.transition)?;
         }
         state.put(entry::JOURNAL, end.to_le_bytes().to_vec());
         self.shared.apply(&mut state)?;
@@ -401,17 +411,19 @@ impl Queue {
     }
 
     /// A chunk that the journal buried is no longer pending, unless another version of it is.
-    fn drop_buried(&self, state: &mut State, transition: &Transition) {
-        let buried = match transition {
-            Transition::Bury { letter } => letter.chunk_id.map(|id| (letter.subject.short_hash(), id)),
-            _ => None,
-        };
-        let Some((subject, chunk_id)) = buried else { return };
+    fn drop_buried(&self, state: &mut State, transition: &Transition) -> Result<(), QueueError> {
+        if !matches!(transition, Transition::Bury { .. } | Transition::FailedAgain { .. }) {
+            return Ok(());
+        }
+        self.shared.apply(state)?;
+        let Some(letter) = self.letter(transition.id())? else { return Ok(()) };
+        let Some(chunk_id) = letter.chunk_id else { return Ok(()) };
         let same = |slot: &super::window::Slot| slot.chunk == super::prefix(&chunk_id);
-        let seq = state.window.by_key(subject).filter(|(_, slot)| same(slot)).map(|(seq, _)| seq);
-        if let Some(seq) = seq {
+        let held = state.window.by_key(letter.subject.short_hash());
+        if let Some(seq) = held.filter(|(_, slot)| same(slot)).map(|(seq, _)| seq) {
             state.remove(seq);
         }
+        Ok(())
     }
 }
 

@@ -22,7 +22,10 @@ pub mod window;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -135,6 +138,22 @@ pub enum Settlement {
     },
 }
 
+/// What [`Queue::cancel`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cancelled {
+    /// A version was waiting and is gone.
+    pub waiting: bool,
+    /// A version is being worked on.
+    pub out: bool,
+}
+
+impl Cancelled {
+    /// Whether there was anything.
+    pub fn any(self) -> bool {
+        self.waiting || self.out
+    }
+}
+
 /// What came of settling.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Settled {
@@ -159,6 +178,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     room: Condvar,
     changed: tokio::sync::watch::Sender<u64>,
+    made_way: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -207,6 +227,7 @@ impl Shared {
             if let Place::Leased(mark) = place {
                 if cancelled || state.window.superseded(seq) {
                     state.remove(seq);
+                    self.made_way.fetch_add(1, Relaxed);
                 } else {
                     state.window.give_back(seq);
                 }
@@ -307,6 +328,12 @@ impl Queue {
         self.shared.told();
     }
 
+    /// Chunks that came back since the queue was opened, and made way because a newer version of them was pending
+    /// or their document no longer had them.
+    pub fn made_way(&self) -> u64 {
+        self.shared.made_way.load(Relaxed)
+    }
+
     /// Short hashes of the keys of all pending chunks.
     pub fn pending_keys(&self) -> Vec<u128> {
         let state = self.shared.state();
@@ -348,11 +375,12 @@ impl Queue {
         Ok(made_way)
     }
 
-    /// Removes what is pending under a key because its document no longer has it. True when there was something.
+    /// Removes what is pending under a key because its document no longer has it; what is being worked on goes
+    /// when it comes back.
     ///
     /// # Errors
     /// See [`QueueError`].
-    pub fn cancel(&self, key: &crate::chunk::ChunkKey) -> Result<bool, QueueError> {
+    pub fn cancel(&self, key: &crate::chunk::ChunkKey) -> Result<Cancelled, QueueError> {
         let mut state = self.shared.state();
         let hash = key.short_hash();
         let waiting = state.window.by_key(hash).filter(|(_, slot)| !matches!(slot.place, Place::Leased(_)));
@@ -365,13 +393,13 @@ impl Queue {
         let out: Vec<u64> =
             out.into_iter().filter(|seq| state.window.slot(*seq).is_some_and(|s| s.key == hash)).collect();
         out.iter().for_each(|seq| state.window.cancel(*seq));
-        if waiting.is_none() && out.is_empty() {
-            return Ok(false);
+        let cancelled = Cancelled { waiting: waiting.is_some(), out: !out.is_empty() };
+        if cancelled.any() {
+            self.shared.apply_if_large(&mut state)?;
+            drop(state);
+            self.shared.told();
         }
-        self.shared.apply_if_large(&mut state)?;
-        drop(state);
-        self.shared.told();
-        Ok(true)
+        Ok(cancelled)
     }
 
     /// Waits until fewer than `limit` chunks are pending, at most `patience`. True when there is room.
@@ -441,9 +469,11 @@ impl Queue {
     /// See [`QueueError`].
     pub fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, QueueError> {
         let mut settled = Settled::default();
+        // Outlives the lock: a lease that is dropped takes it, to put its chunk back.
+        let mut settlements = settlements.into_iter();
         {
             let mut state = self.shared.state();
-            for settlement in settlements {
+            for settlement in settlements.by_ref() {
                 self.settle_one(&mut state, settlement, &mut settled)?;
             }
             self.shared.apply_if_large(&mut state)?;
