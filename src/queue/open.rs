@@ -224,4 +224,15 @@ mod tests {
         }
         assert_eq!(record.unclean_alone, CRASH_AFTER);
     }
+
+    #[test]
+    fn a_tree_that_comes_back_empty_or_is_another_stores_is_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = sled::open(dir.path()).unwrap();
+        let expect = Expect { store: 1, generation: 3, boot: 0, fresh: false, retry_cap_ms: 0 };
+        assert!(check(&db, expect).unwrap_err().to_string().contains("came back empty"));
+        assert_eq!(check(&db, Expect { fresh: true, ..expect }).unwrap(), 4);
+        db.insert(entry::META, Meta { store: 2, generation: 3 }.encode()).unwrap();
+        assert!(check(&db, expect).unwrap_err().to_string().contains("another data folder"));
+    }
 }
