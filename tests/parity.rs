@@ -192,7 +192,8 @@ fn stock(tiny: &Tiny, ids: &[u32]) -> Vec<f32> {
 /// Some text as ids: the template's specials around `n - 2` others.
 fn text_of(family: Family, n: usize, seed: usize) -> Tokens {
     let (first, last) = if family == Family::Bert { (2, 3) } else { (0, 2) };
-    let inner = (0..n.saturating_sub(2)).map(|i| 5 + ((i + 1) * (seed + 3) * 31 % 97) as u32 % 60);
+    let inner =
+        (0..n.saturating_sub(2)).map(|i| 5 + u32::try_from((i + 1) * (seed + 3) * 31 % 97).unwrap() % 60);
     let ids = std::iter::once(first).chain(inner).chain((n > 1).then_some(last)).collect();
     Tokens { ids, truncated: false }
 }
@@ -221,8 +222,8 @@ fn a04_every_position_counts_up_to_the_limit() {
         ids.swap(at, at + 1);
         assert_ne!(here, same(ids), "positions {at} and {} are the same", at + 1);
     }
-    let longest = text_of(Family::XlmRoberta, 4_200, 1);
-    assert!(cosine(&alone(&tiny.model, &longest), &stock(&tiny, &longest.ids)) >= COSINE_MIN);
+    let long = text_of(Family::XlmRoberta, 2_300, 1);
+    assert!(cosine(&alone(&tiny.model, &long), &stock(&tiny, &long.ids)) >= COSINE_MIN);
 }
 
 #[test]

@@ -52,6 +52,15 @@ async fn plain(line: &Line) {
     }
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate, not negative; it saturates"
+)]
+fn whole(estimate: f64) -> u64 {
+    estimate as u64
+}
+
 /// One moment of a run.
 struct Moment {
     done: u64,
@@ -73,7 +82,7 @@ impl Moment {
         let total = match (line.all_read(), read, bytes) {
             (true, ..) => Some(seen),
             (false, 0, _) | (false, _, 0) => None,
-            (false, read, bytes) => Some((seen as f64 * (bytes as f64 / read as f64).max(1.0)) as u64),
+            (false, read, bytes) => Some(whole(seen as f64 * (bytes as f64 / read as f64).max(1.0))),
         };
         let down =
             [&line.sink_state, &line.device_state].into_iter().find(|d| *d.gate.borrow() != Gate::Closed);

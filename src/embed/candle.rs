@@ -3,18 +3,22 @@
 //! The tokens of a pass lie one after another in one matrix, without padding, so there is no mask to get
 //! wrong: attention runs per run of equally long texts, everything else over all tokens at once. Positions are
 //! integers made here from lengths.
+#![expect(clippy::cast_possible_truncation, reason = "f32 is the model's precision; positions fit 32 bits")]
 
 use candle_core::{DType, Device, Result, Tensor};
-use candle_nn::ops::{layer_norm, softmax_last_dim};
 
 use super::{
     EmbedError,
     encoder::Encoder,
     expect::{Expect, OpenError, Pooling},
+    fused::{self, Norm, Row},
     lanes::Lanes,
     layout::{ModelConfig, ModelFiles},
     weights::Weights,
 };
+
+/// A part of the model, or why its file does not give it.
+type Loaded<T> = std::result::Result<T, OpenError>;
 
 /// Attention scores held at once, in numbers. Longer rows are computed in blocks of queries, so that memory
 /// does not grow with the square of the length.
@@ -29,14 +33,7 @@ pub struct CandleEncoder {
 /// A matrix multiplication with bias. Weights are stored `[out, in]`.
 struct Linear {
     weight: Tensor,
-    bias: Tensor,
-}
-
-/// Scale and shift to mean 0 and variance 1.
-struct Norm {
-    weight: Tensor,
-    bias: Tensor,
-    eps: f32,
+    bias: Row,
 }
 
 /// One layer of the encoder.
@@ -68,15 +65,17 @@ impl CandleEncoder {
     ///
     /// # Errors
     /// See [`Weights::tensor`].
-    pub fn load(
-        files: &ModelFiles,
-        expect: &Expect,
-        device: &Device,
-        threads: usize,
-    ) -> std::result::Result<Self, OpenError> {
+    pub fn load(files: &ModelFiles, expect: &Expect, device: &Device, threads: usize) -> Loaded<Self> {
         let mut weights = Weights::open(&expect.name, &files.weights)?;
         let model = Model::load(&mut weights, &files.config, expect, device)?;
-        let lanes = Lanes::new(if device.is_cpu() { threads } else { 1 });
+        let lanes =
+            Lanes::new(if device.is_cpu() { threads } else { 1 }).map_err(|error| OpenError::Setting {
+                key: "model.threads",
+                value: threads.to_string(),
+                what: format!(
+                    "the system refuses so many threads ({error}); set model.threads to a smaller number"
+                ),
+            })?;
         Ok(Self { model, lanes })
     }
 }
@@ -106,36 +105,51 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    fn tensor(&mut self, name: &str, shape: &[usize]) -> std::result::Result<Tensor, OpenError> {
+    fn tensor(&mut self, name: &str, shape: &[usize]) -> Loaded<Tensor> {
         self.weights.tensor(name, shape, self.device)
     }
 
-    fn linear(&mut self, name: &str, out: usize, width: usize) -> std::result::Result<Linear, OpenError> {
+    fn row(&mut self, name: &str, width: usize) -> Loaded<Row> {
+        let tensor = self.tensor(name, &[width])?;
+        Row::new(tensor).map_err(|error| self.weights.unusable(&error))
+    }
+
+    fn linear(&mut self, name: &str, out: usize, width: usize) -> Loaded<Linear> {
         Ok(Linear {
             weight: self.tensor(&format!("{name}.weight"), &[out, width])?,
-            bias: self.tensor(&format!("{name}.bias"), &[out])?,
+            bias: self.row(&format!("{name}.bias"), out)?,
         })
     }
 
-    fn norm(&mut self, name: &str, width: usize) -> std::result::Result<Norm, OpenError> {
+    /// Query, key and value of one layer in one product; the query's part is scaled.
+    fn qkv(&mut self, name: &str, width: usize, scale: f64) -> Loaded<Linear> {
+        let (mut weights, mut biases) = (Vec::new(), Vec::new());
+        for (part, scale) in [("query", Some(scale)), ("key", None), ("value", None)] {
+            let scaled = |tensor: Tensor| scale.map_or(Ok(tensor.clone()), |scale| tensor * scale);
+            let weight = self.tensor(&format!("{name}.{part}.weight"), &[width, width])?;
+            let bias = self.tensor(&format!("{name}.{part}.bias"), &[width])?;
+            weights.push(scaled(weight).map_err(|error| self.weights.unusable(&error))?);
+            biases.push(scaled(bias).map_err(|error| self.weights.unusable(&error))?);
+        }
+        let fused =
+            || Ok(Linear { weight: Tensor::cat(&weights, 0)?, bias: Row::new(Tensor::cat(&biases, 0)?)? });
+        fused().map_err(|error| self.weights.unusable(&error))
+    }
+
+    fn norm(&mut self, name: &str, width: usize) -> Loaded<Norm> {
         Ok(Norm {
-            weight: self.tensor(&format!("{name}.weight"), &[width])?,
-            bias: self.tensor(&format!("{name}.bias"), &[width])?,
+            weight: self.row(&format!("{name}.weight"), width)?,
+            bias: self.row(&format!("{name}.bias"), width)?,
             eps: self.eps as f32,
         })
     }
 
-    fn layer(&mut self, index: usize, config: &ModelConfig) -> std::result::Result<Layer, OpenError> {
+    fn layer(&mut self, index: usize, config: &ModelConfig) -> Loaded<Layer> {
         let (width, inner) = (config.hidden_size, config.intermediate_size);
         let at = |name: &str| format!("encoder.layer.{index}.{name}");
-        let query = self.linear(&at("attention.self.query"), width, width)?;
-        let key = self.linear(&at("attention.self.key"), width, width)?;
-        let value = self.linear(&at("attention.self.value"), width, width)?;
         let scale = 1.0 / ((width / config.num_attention_heads) as f64).sqrt();
-        let qkv =
-            Linear::fused([&query, &key, &value], scale).map_err(|error| self.weights.unusable(&error))?;
         Ok(Layer {
-            qkv,
+            qkv: self.qkv(&at("attention.self"), width, scale)?,
             attended: self.linear(&at("attention.output.dense"), width, width)?,
             attended_norm: self.norm(&at("attention.output.LayerNorm"), width)?,
             up: self.linear(&at("intermediate.dense"), inner, width)?,
@@ -146,32 +160,14 @@ impl Loader<'_> {
 }
 
 impl Linear {
-    fn fused(parts: [&Self; 3], scale_first: f64) -> Result<Self> {
-        let [query, key, value] = parts;
-        Ok(Self {
-            weight: Tensor::cat(&[&(&query.weight * scale_first)?, &key.weight, &value.weight], 0)?,
-            bias: Tensor::cat(&[&(&query.bias * scale_first)?, &key.bias, &value.bias], 0)?,
-        })
-    }
-
-    fn forward(&self, rows: &Tensor) -> Result<Tensor> {
-        rows.matmul(&self.weight.t()?)?.broadcast_add(&self.bias)
-    }
-}
-
-impl Norm {
-    fn forward(&self, rows: &Tensor) -> Result<Tensor> {
-        layer_norm(rows, &self.weight, &self.bias, self.eps)
+    /// Without the bias, which the next step adds.
+    fn product(&self, rows: &Tensor) -> Result<Tensor> {
+        rows.matmul(&self.weight.t()?)
     }
 }
 
 impl Model {
-    fn load(
-        weights: &mut Weights,
-        config: &ModelConfig,
-        expect: &Expect,
-        device: &Device,
-    ) -> std::result::Result<Self, OpenError> {
+    fn load(weights: &mut Weights, config: &ModelConfig, expect: &Expect, device: &Device) -> Loaded<Self> {
         let width = config.hidden_size;
         let mut loader = Loader { weights, device, eps: config.layer_norm_eps };
         let words = loader.tensor("embeddings.word_embeddings.weight", &[config.vocab_size, width])?;
@@ -202,10 +198,11 @@ impl Model {
         let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
         let mut rows = self.embedded(batch, &lengths)?;
         for layer in &self.layers {
-            let attended = self.attention(&layer.qkv.forward(&rows)?, &lengths)?;
-            rows = layer.attended_norm.forward(&(layer.attended.forward(&attended)? + rows)?)?;
-            let inner = layer.up.forward(&rows)?.gelu_erf()?;
-            rows = layer.norm.forward(&(layer.down.forward(&inner)? + rows)?)?;
+            let qkv = fused::add(layer.qkv.product(&rows)?, &layer.qkv.bias)?;
+            let attended = layer.attended.product(&self.attention(&qkv, &lengths)?)?;
+            rows = fused::add_norm(attended, Some(&layer.attended.bias), &rows, &layer.attended_norm)?;
+            let inner = fused::add_gelu(layer.up.product(&rows)?, &layer.up.bias)?;
+            rows = fused::add_norm(layer.down.product(&inner)?, Some(&layer.down.bias), &rows, &layer.norm)?;
         }
         self.pooled(&rows, &lengths)
     }
@@ -218,7 +215,7 @@ impl Model {
         let count = ids.len();
         let words = self.words.index_select(&Tensor::from_vec(ids, count, &self.device)?, 0)?;
         let positions = self.positions.index_select(&Tensor::from_vec(positions, count, &self.device)?, 0)?;
-        self.embedded_norm.forward(&(words + positions)?)
+        fused::add_norm(words, None, &positions, &self.embedded_norm)
     }
 
     /// Attention of every text over itself: `[tokens, 3 · width]` to `[tokens, width]`.
@@ -246,7 +243,7 @@ impl Model {
         let mut blocks = Vec::new();
         for first in (0..n).step_by(block) {
             let scores = query.narrow(1, first, block.min(n - first))?.contiguous()?.matmul(&key)?;
-            blocks.push(softmax_last_dim(&scores)?.matmul(&value)?);
+            blocks.push(fused::softmax(scores)?.matmul(&value)?);
         }
         let mixed = if blocks.len() == 1 { blocks.remove(0) } else { Tensor::cat(&blocks, 1)? };
         mixed.reshape((texts, heads, n, head))?.transpose(1, 2)?.reshape((texts * n, self.dim))

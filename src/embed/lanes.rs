@@ -18,18 +18,18 @@ pub struct Lanes {
 impl Lanes {
     /// Pools for `threads` threads (at least 1).
     ///
-    /// # Panics
-    /// The system refuses a thread: as good as out of memory, and at start.
-    pub fn new(threads: usize) -> Self {
+    /// # Errors
+    /// The system refuses that many threads.
+    pub fn new(threads: usize) -> std::result::Result<Self, rayon::ThreadPoolBuildError> {
         let pool = |threads: usize| {
-            ThreadPoolBuilder::new()
-                .num_threads(threads)
-                .thread_name(move |index| format!("embed-{threads}-{index}"))
-                .build()
-                .expect("threads can be started")
+            let name = move |index| format!("embed-{threads}-{index}");
+            ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build()
         };
         let threads = threads.max(1);
-        Self { single: (0..threads).map(|_| pool(1)).collect(), wide: pool(threads) }
+        Ok(Self {
+            single: (0..threads).map(|_| pool(1)).collect::<std::result::Result<_, _>>()?,
+            wide: pool(threads)?,
+        })
     }
 
     /// Runs `forward` over parts of `batch` and returns its results in order.
@@ -118,10 +118,10 @@ mod tests {
             lengths in prop::collection::vec(1_usize..900, 0..40),
             threads in 1_usize..4,
         ) {
-            let texts: Vec<Vec<u32>> = lengths.iter().enumerate().map(|(i, &n)| vec![i as u32; n]).collect();
+            let texts: Vec<Vec<u32>> = lengths.iter().enumerate().map(|(i, &n)| vec![u32::try_from(i).unwrap(); n]).collect();
             let batch: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
             let first = |part: &[&[u32]]| Ok(part.iter().map(|ids| vec![ids[0] as f32]).collect());
-            let vectors = Lanes::new(threads).run(&batch, first).unwrap();
+            let vectors = Lanes::new(threads).unwrap().run(&batch, first).unwrap();
             let expected: Vec<Vec<f32>> = (0..lengths.len()).map(|i| vec![i as f32]).collect();
             prop_assert_eq!(vectors, expected);
         }
@@ -140,6 +140,13 @@ mod tests {
             0 => Err(Error::Msg("no".into())),
             _ => Ok(part.iter().map(|_| vec![1.0]).collect()),
         };
-        assert!(Lanes::new(2).run(&[&[1_u32][..], &[0], &[1]], bad).unwrap_err().to_string().contains("no"));
+        assert!(
+            Lanes::new(2)
+                .unwrap()
+                .run(&[&[1_u32][..], &[0], &[1]], bad)
+                .unwrap_err()
+                .to_string()
+                .contains("no")
+        );
     }
 }

@@ -22,6 +22,9 @@ use crate::{
 /// An ordinary sentence: what fails on it is not the text's fault.
 pub const GOLDEN_TEXT: &str = "A forebay holds the water and evens the flow before it reaches the turbine.";
 
+/// Threads at most, so that a slip of the finger does not exhaust the system.
+const THREADS_MAX: usize = 1_024;
+
 /// How far from 1 the norm of a vector may be.
 const NORM_TOLERANCE: f32 = 1e-3;
 
@@ -210,6 +213,10 @@ pub fn check_settings(settings: &Settings) -> Result<(), OpenError> {
     }
     if settings.pass_tokens == 0 {
         return refuse("model.pass_tokens", "0".into(), "must be at least 1; 4096 is the default");
+    }
+    if settings.threads > THREADS_MAX {
+        let what = format!("must be at most {THREADS_MAX}; 0 takes as many as the process may use");
+        return refuse("model.threads", settings.threads.to_string(), &what);
     }
     Ok(())
 }

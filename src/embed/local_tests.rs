@@ -66,6 +66,55 @@ mod with_tiny {
     }
 
     #[test]
+    fn what_cannot_be_computed_is_refused_by_name() {
+        let edit = |file: &'static str, from: &'static str, to: &'static str| {
+            refused(move |folder, _| {
+                let text = std::fs::read_to_string(folder.join(file)).unwrap();
+                assert!(text.contains(from));
+                std::fs::write(folder.join(file), text.replace(from, to)).unwrap();
+            })
+        };
+        assert!(edit("config.json", "\"gelu\"", "\"relu\"").contains("hidden_act \"relu\""));
+        assert!(edit("config.json", "\"absolute\"", "\"relative\"").contains("\"relative\""));
+        assert!(edit("modules.json", "models.Normalize", "models.Dense").contains("module \"Dense\""));
+        assert!(
+            edit("modules.json", "models.Pooling", "models.Transformer")
+                .contains("no module of type Pooling")
+        );
+        let message = edit("1_Pooling/config.json", "cls_token\": true", "max_tokens\": true");
+        assert!(message.contains("pooling is max_tokens"), "{message}");
+        assert!(edit("config.json", "4202", "4201").contains("4199 usable positions"));
+        assert!(
+            edit("config.json", "\"vocab_size\": 113", "\"vocab_size\": 112").contains("knows the id 112")
+        );
+        assert!(edit("config.json", "{", "").contains("config.json"));
+    }
+
+    #[test]
+    fn prefixes_are_put_before_documents_and_queries() {
+        let (folder, mut expect) = tiny(Family::XlmRoberta);
+        let plain = LocalModel::open(folder.path(), &expect, &settings()).unwrap();
+        expect.document_prefix = "the gate: ".into();
+        expect.query_prefix = "a river: ".into();
+        let prefixed = LocalModel::open(folder.path(), &expect, &settings()).unwrap();
+        assert_eq!(prefixed.tokenize("water"), plain.tokenize("the gate: water"));
+        assert_eq!(prefixed.tokenize_query("water"), plain.tokenize("a river: water"));
+        assert_eq!(prefixed.count("water"), plain.count("water"));
+        assert_ne!(prefixed.identity(), plain.identity());
+    }
+
+    #[test]
+    fn a_max_length_past_the_models_is_refused() {
+        let (folder, expect) = tiny(Family::Bert);
+        let message = |max_length| {
+            let settings = Settings { max_length, ..settings() };
+            LocalModel::open(folder.path(), &expect, &settings).unwrap_err().to_string()
+        };
+        assert!(message(301).contains("model.max_length = 301: tiny-bert takes at most 300"));
+        assert!(message(2).contains("more than the 2 special tokens"));
+    }
+
+    #[test]
     fn a_missing_file_says_what_to_pull() {
         for file in
             ["config.json", "modules.json", "1_Pooling/config.json", "tokenizer.json", "model.safetensors"]
@@ -100,7 +149,7 @@ mod with_tiny {
         });
         assert!(cut.contains("cut"), "{cut}");
         let other = refused(|folder, _| {
-            std::fs::write(folder.join("model.safetensors"), "<html>nope</html>").unwrap()
+            std::fs::write(folder.join("model.safetensors"), "<html>nope</html>").unwrap();
         });
         assert!(other.contains("model.safetensors"), "{other}");
     }
@@ -185,4 +234,5 @@ fn settings_that_cannot_be_honoured_say_what_to_set() {
     );
     assert!(message(Settings { truncation: "maybe".into(), ..settings() }).contains("truncate or bury"));
     assert!(message(Settings { pass_tokens: 0, ..settings() }).contains("at least 1"));
+    assert!(message(Settings { threads: 20_000, ..settings() }).contains("model.threads = 20000"));
 }

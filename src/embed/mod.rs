@@ -12,6 +12,7 @@ pub mod entry;
 pub mod expect;
 pub mod fail;
 mod folder;
+mod fused;
 pub mod hash;
 pub mod hub;
 mod lanes;

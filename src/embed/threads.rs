@@ -30,9 +30,8 @@ fn allowed(status: &str) -> Option<usize> {
 fn list_len(list: &str) -> Option<usize> {
     let mut sum = 0;
     for part in list.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        sum += last.checked_sub(first)? + 1;
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        sum += to.parse::<usize>().ok()?.checked_sub(from.parse().ok()?)? + 1;
     }
     Some(sum)
 }

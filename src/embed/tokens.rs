@@ -14,7 +14,7 @@ use super::{Tokens, expect::OpenError};
 /// have at most 16 characters, words of common languages far fewer bytes.
 const BYTES_PER_TOKEN: usize = 32;
 /// A token this far from a cut, in bytes, is what it would be without the cut: more than the longest piece of
-/// any Unigram, and than the 100 characters after which WordPiece gives a word up.
+/// any Unigram, and than the 100 characters after which `WordPiece` gives a word up.
 const MARGIN_BYTES: usize = 1_024;
 
 /// A tokenizer with a limit.
@@ -115,7 +115,8 @@ fn hide_controls(tokenizer: &mut Tokenizer, file: &[u8]) -> Result<(), String> {
     let ModelWrapper::Unigram(unigram) = tokenizer.get_model() else { return Ok(()) };
     let file: File = serde_json::from_slice(file).map_err(|error| error.to_string())?;
     let added = tokenizer.get_added_tokens_decoder();
-    let control = |id: usize| added.get(&(id as u32)).is_some_and(|token| token.special);
+    let control =
+        |id: usize| u32::try_from(id).is_ok_and(|id| added.get(&id).is_some_and(|token| token.special));
     let hidden = |(id, (piece, score)): (usize, &(String, f64))| {
         let piece = if control(id) { format!(" {piece}") } else { piece.clone() };
         (piece, *score)

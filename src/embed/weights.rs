@@ -40,10 +40,10 @@ impl Weights {
         let mut length = [0_u8; 8];
         file.read_exact(&mut length).map_err(|_| damaged("too short for a safetensors file".into()))?;
         let header_bytes = u64::from_le_bytes(length);
-        if header_bytes > HEADER_BYTES_MAX || header_bytes + 8 > file_bytes {
+        if header_bytes > HEADER_BYTES_MAX || 8 + header_bytes > file_bytes {
             return Err(damaged("not a safetensors file, or cut short".into()));
         }
-        let mut header = vec![0; header_bytes as usize];
+        let mut header = vec![0; usize::try_from(header_bytes).unwrap_or(usize::MAX)];
         file.read_exact(&mut header).map_err(io)?;
         let metadata: Metadata =
             serde_json::from_slice(&header).map_err(|error| damaged(format!("bad header: {error}")))?;
@@ -129,5 +129,56 @@ impl Weights {
 
     fn damaged(&self, what: String) -> OpenError {
         OpenError::damaged(&self.model, &self.path, what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(header: &str, data: &[u8]) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat();
+        std::fs::write(file.path(), bytes).unwrap();
+        file
+    }
+
+    #[test]
+    fn half_precision_is_widened_and_prefixes_are_found() {
+        let header = r#"{"__metadata__":{"format":"pt"},
+            "roberta.embeddings.word_embeddings.weight":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},
+            "roberta.a":{"dtype":"F16","shape":[2],"data_offsets":[8,12]},
+            "roberta.b":{"dtype":"BF16","shape":[2],"data_offsets":[12,16]},
+            "roberta.c":{"dtype":"I64","shape":[1],"data_offsets":[16,24]}}"#;
+        let floats = [0.5_f32, -3.0].map(f32::to_le_bytes).concat();
+        // 1.5 and −2 in the two half formats.
+        let halves = [0x3e00_u16, 0xc000, 0x3fc0, 0xc000].map(u16::to_le_bytes).concat();
+        let file = file(header, &[floats, halves, vec![0; 8]].concat());
+        let mut weights = Weights::open("m", file.path()).unwrap();
+        let mut read = |name: &str, shape: &[usize]| {
+            let tensor = weights.tensor(name, shape, &Device::Cpu)?;
+            Ok::<_, OpenError>(tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap())
+        };
+        assert_eq!(read("embeddings.word_embeddings.weight", &[2, 1]).unwrap(), [0.5, -3.0]);
+        assert_eq!(read("a", &[2]).unwrap(), [1.5, -2.0]);
+        assert_eq!(read("b", &[2]).unwrap(), [1.5, -2.0]);
+        let message = read("c", &[1]).unwrap_err().to_string();
+        assert!(message.contains("roberta.c is of type I64"), "{message}");
+        let message = read("a", &[3]).unwrap_err().to_string();
+        assert!(message.contains("roberta.a is [2], not [3]"), "{message}");
+        assert!(read("d", &[3]).unwrap_err().to_string().contains("roberta.d is missing"));
+    }
+
+    #[test]
+    fn a_header_that_lies_is_refused() {
+        let entry =
+            |offsets: &str| format!(r#"{{"a":{{"dtype":"F32","shape":[2],"data_offsets":{offsets}}}}}"#);
+        for header in [entry("[0,12]"), entry("[8,16]"), entry("[0,18446744073709551615]"), "{".into()] {
+            let error = Weights::open("m", file(&header, &[0; 8]).path()).err().expect(&header);
+            assert!(error.to_string().contains("forebay model verify m"), "{error}");
+        }
+        let file = file(&entry("[0,8]"), &[0; 8]);
+        std::fs::write(file.path(), u64::MAX.to_le_bytes()).unwrap();
+        assert!(Weights::open("m", file.path()).err().unwrap().to_string().contains("cut short"));
     }
 }

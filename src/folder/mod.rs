@@ -147,7 +147,7 @@ impl Folder {
         let witness = Witness::read(dir)?;
         let lived = ["queue", "ledger.db", "dead-letters.jsonl"].iter().any(|name| dir.join(name).exists());
         let had_witness = witness.is_some();
-        let mut witness = witness.unwrap_or_else(Witness::new);
+        let mut witness = witness.unwrap_or_else(Witness::of_new_folder);
         if !had_witness {
             witness.write(dir)?;
         }
@@ -176,6 +176,10 @@ impl Folder {
         let resolved = ledger.resolved()?;
         queue.resolve(&resolved)?;
         ledger.resolved_known(&resolved.iter().map(|(id, _)| *id).collect::<Vec<_>>())?;
+        let requeued = queue.requeue_redriven()?;
+        if requeued > 0 {
+            tracing::info!(requeued, "redriven chunks were put back into the queue");
+        }
         Ok(Self {
             dir: dir.to_owned(),
             store: witness.store.to_string(),

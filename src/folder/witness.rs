@@ -24,7 +24,7 @@ pub struct Witness {
 
 impl Witness {
     /// The witness of a new folder.
-    pub fn new() -> Self {
+    pub fn of_new_folder() -> Self {
         Self { format: FORMAT, store: Uuid::now_v7(), generation: 0 }
     }
 

@@ -6,7 +6,7 @@ use super::Context;
 use crate::{
     chunk::{Chunk, ChunkKey, Digest},
     queue::{
-        dead::{DeadLetter, Payload, State, Subject},
+        dead::{DeadLetter, Payload, State},
         dlq::Filter,
     },
     source::{self, Item},
@@ -41,7 +41,7 @@ pub(super) fn redrive(
         }
         match diagnose(context, &letter)? {
             Diagnosis::Stays(why) => {
-                staying.push(json!({ "id": letter.id, "class": letter.class, "why": why }))
+                staying.push(json!({ "id": letter.id, "class": letter.class, "why": why }));
             }
             Diagnosis::Superseded => {
                 superseded += 1;
@@ -63,20 +63,11 @@ pub(super) fn redrive(
 }
 
 fn diagnose(context: Context<'_>, letter: &DeadLetter) -> Result<Diagnosis, String> {
-    match (&letter.subject, &letter.payload) {
-        (Subject::Chunk(key), Payload::Chunk { text, meta, source_hash }) => {
-            let chunk = Chunk {
-                key: key.clone(),
-                text: text.clone(),
-                meta: meta.clone(),
-                source_hash: *source_hash,
-                source_id: letter.origin.source_id,
-                ordinal: letter.origin.offset,
-                line: letter.origin.line,
-            };
-            newest(context, letter, chunk)
-        }
-        (_, Payload::Raw { base64, bytes }) => {
+    if let Some(chunk) = letter.chunk() {
+        return newest(context, letter, chunk);
+    }
+    match &letter.payload {
+        Payload::Raw { base64, bytes } => {
             let raw = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, base64)
                 .map_err(|_| format!("the payload of {} is damaged", letter.id))?;
             if (raw.len() as u64) < *bytes {
@@ -85,7 +76,7 @@ fn diagnose(context: Context<'_>, letter: &DeadLetter) -> Result<Diagnosis, Stri
             }
             decode(context, letter, &raw)
         }
-        _ => Ok(Diagnosis::Stays("its payload does not fit its subject".into())),
+        Payload::Chunk { .. } => Ok(Diagnosis::Stays("its payload does not fit its subject".into())),
     }
 }
 

@@ -64,8 +64,11 @@ pub fn admit(incoming: &Incoming<'_>, held: &Held<'_>, identity: &str, run: &str
     if let Some(letter) = held.letter {
         let same = letter.identity.as_deref() == Some(identity)
             && matches!(&letter.payload, Payload::Chunk { source_hash, .. } if source_hash == incoming.source_hash);
-        if same {
-            return if letter.state == State::Discarded { Admission::Discarded } else { Admission::Dead };
+        match letter.state {
+            State::Discarded if same => return Admission::Discarded,
+            State::Open | State::Quarantined if same => return Admission::Dead,
+            // A redriven one that is not pending is written by now, or was lost with its queue.
+            _ => {}
         }
         if older(letter.origin.source_id, letter.origin.offset) {
             return Admission::Older;

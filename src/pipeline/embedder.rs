@@ -145,7 +145,7 @@ impl State {
             let began = Instant::now();
             let texts: Vec<&Tokens> = group.iter().map(|at| &tokens[*at]).collect();
             let result = line.model.embed(&texts);
-            line.tally.passed(texts.len(), began);
+            line.tally.passed(texts.len(), texts.iter().map(|tokens| tokens.ids.len()).sum(), began);
             result
         };
         self.watched(job).await

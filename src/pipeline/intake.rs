@@ -182,10 +182,11 @@ impl Intake {
         ordinal: u64,
     ) -> Result<Admission, String> {
         let folder = &self.line.folder;
+        // The window first: a chunk leaves it only after ledger or DLQ hold it, so whatever is missed here is
+        // found there.
+        let pending = folder.queue.held(key, chunk_id);
         let written = folder.ledger.held(key).map_err(|error| error.to_string())?;
         let letter = folder.queue.standing(key.short_hash()).map_err(|error| error.to_string())?;
-        // Looked up last: a chunk that is settled in between is then missed here, but seen by nobody as absent.
-        let pending = folder.queue.held(key, chunk_id);
         let held = Held { pending, written: written.as_ref(), letter: letter.as_ref() };
         let incoming = Incoming { source_hash, source_id, ordinal };
         Ok(admit(&incoming, &held, &self.line.identity, &self.line.run))
@@ -207,7 +208,7 @@ impl Intake {
                 tally.duplicates.add(u64::from(made_way));
             }
             Admission::Pending | Admission::Older | Admission::Written { now: true } => {
-                tally.duplicates.add(1)
+                tally.duplicates.add(1);
             }
             Admission::Written { now: false } | Admission::Discarded => tally.skipped.add(1),
             Admission::Dead => tally.dead.add(1),

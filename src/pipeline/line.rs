@@ -26,7 +26,9 @@ use crate::{embed::Embed, folder::Folder, queue::policy, sink::Sink};
 pub struct Settings {
     /// Batches on the whole line at most.
     pub batches_in_flight: usize,
-    /// Tokens in a batch, about.
+    /// Time a batch should take the model, about.
+    pub batch_ms: u64,
+    /// Tokens in a batch at most, about.
     pub batch_tokens: usize,
     /// Chunks in a batch at most.
     pub batch_chunks: usize,

@@ -178,13 +178,22 @@ impl State {
 
 /// Leases and tokenises, on the reader's thread.
 fn prepare(line: &Line) -> Prepared {
-    let settings = &line.settings.pipeline;
-    let leased = line.folder.queue.lease(settings.batch_chunks, settings.batch_tokens * BYTES_A_TOKEN)?;
+    let leased =
+        line.folder.queue.lease(line.settings.pipeline.batch_chunks, batch_tokens(line) * BYTES_A_TOKEN)?;
     let tokens = match &leased {
         Leased::Chunks(chunks) => chunks.iter().map(|(_, chunk)| tokenize(line, &chunk.text)).collect(),
         Leased::Wait(_) | Leased::Empty => Vec::new(),
     };
     Ok((leased, tokens))
+}
+
+/// Tokens for the next batch: enough to keep the model busy for a while, few enough that a kill costs little. Before
+/// the model's speed is known, a small batch finds it out.
+fn batch_tokens(line: &Line) -> usize {
+    const FIRST: usize = 4_096;
+    let settings = &line.settings.pipeline;
+    let wanted = line.tally.tokens_in(Duration::from_millis(settings.batch_ms)).unwrap_or(FIRST);
+    wanted.clamp(1, settings.batch_tokens)
 }
 
 /// A tokenizer that panics on one text must not take its neighbours along.

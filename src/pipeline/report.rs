@@ -126,7 +126,8 @@ pub fn short(n: f64) -> String {
 
 /// `3h12m`, `4m05s`, `7.3s`.
 pub fn duration(seconds: f64) -> String {
-    let whole = seconds as u64;
+    // Saturates; a run of more than 2⁶⁴ seconds does not end.
+    let whole = std::time::Duration::try_from_secs_f64(seconds).map_or(0, |time| time.as_secs());
     match whole {
         0..60 => format!("{seconds:.1}s"),
         60..3_600 => format!("{}m{:02}s", whole / 60, whole % 60),

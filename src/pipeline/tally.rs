@@ -33,6 +33,8 @@ pub struct Tally {
     pub embedded: Count,
     /// Forward passes.
     pub passes: Count,
+    /// Tokens that went through the model.
+    passed_tokens: AtomicU64,
     /// Microseconds the model was busy.
     busy_us: AtomicU64,
     /// Microseconds from the start at which the first batch reached the model, plus one; 0: not yet.
@@ -83,6 +85,7 @@ impl Default for Tally {
             truncated: Count::new("forebay_chunks_truncated_total"),
             embedded: Count::new("forebay_texts_embedded_total"),
             passes: Count::new("forebay_forward_passes_total"),
+            passed_tokens: AtomicU64::new(0),
             busy_us: AtomicU64::new(0),
             first_us: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
@@ -97,13 +100,21 @@ impl Tally {
         self.start.elapsed()
     }
 
-    /// A forward pass of `texts` texts took this long.
-    pub fn passed(&self, texts: usize, began: Instant) {
+    /// A forward pass of `texts` texts with `tokens` tokens in all, which began then, has ended.
+    pub fn passed(&self, texts: usize, tokens: usize, began: Instant) {
+        self.passed_tokens.fetch_add(tokens as u64, Relaxed);
         let first = micros(began.saturating_duration_since(self.start)) + 1;
         let _ = self.first_us.compare_exchange(0, first, Relaxed, Relaxed);
         self.busy_us.fetch_add(micros(began.elapsed()), Relaxed);
         self.passes.add(1);
         self.embedded.add(texts as u64);
+    }
+
+    /// Tokens that the model takes in `how_long`, judged by its passes so far; `None` before the first one.
+    pub fn tokens_in(&self, how_long: Duration) -> Option<usize> {
+        let (tokens, busy) = (self.passed_tokens.load(Relaxed), self.busy_us.load(Relaxed));
+        let tokens = u128::from(tokens) * how_long.as_micros() / u128::from(busy.max(1));
+        (busy > 0).then(|| usize::try_from(tokens).unwrap_or(usize::MAX))
     }
 
     /// Share of the time since the first forward pass in which the model had nothing to do, in percent.

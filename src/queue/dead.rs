@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    chunk::{ChunkKey, Digest},
+    chunk::{Chunk, ChunkKey, Digest},
     error::{Class, Fault, Stage},
 };
 
@@ -183,6 +183,26 @@ pub struct DeadLetter {
     pub payload: Payload,
     /// What was done to it.
     pub audit: Vec<Audit>,
+}
+
+impl DeadLetter {
+    /// The chunk it was, rebuilt from its payload; `None` for a record that could not be read.
+    pub fn chunk(&self) -> Option<Chunk> {
+        let (Subject::Chunk(key), Payload::Chunk { text, meta, source_hash }) =
+            (&self.subject, &self.payload)
+        else {
+            return None;
+        };
+        Some(Chunk {
+            key: key.clone(),
+            text: text.clone(),
+            meta: meta.clone(),
+            source_hash: *source_hash,
+            source_id: self.origin.source_id,
+            ordinal: self.origin.offset,
+            line: self.origin.line,
+        })
+    }
 }
 
 /// A change to a letter: what the journal holds, one a line.

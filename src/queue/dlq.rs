@@ -236,16 +236,47 @@ impl Queue {
     /// # Errors
     /// See [`QueueError`].
     pub fn redrive(&self, id: Uuid, who: &str, chunks: Vec<Chunk>) -> Result<bool, QueueError> {
-        if !self.letter(id)?.is_some_and(|letter| letter.state == LetterState::Open) {
+        let open =
+            |letter: Option<DeadLetter>| letter.is_some_and(|letter| letter.state == LetterState::Open);
+        if !open(self.letter(id)?) {
             return Ok(false);
         }
-        self.change(&[Transition::Redrive { id, who: who.to_owned() }])?;
+        // The chunk first: a crash in between leaves an open letter whose chunk is pending, which its writing
+        // resolves; the other way round the chunk would be gone.
         for chunk in chunks {
             let record = Record { redriven_from: id.as_u128(), ..Record::default() };
             self.enqueue_with(chunk, record)?;
         }
         self.flush()?;
+        let mut state = self.shared.state();
+        // A run may have written it meanwhile, and the letter is resolved.
+        if open(self.letter(id)?) {
+            self.write_letters(&mut state, &now_text(), &[Transition::Redrive { id, who: who.to_owned() }])?;
+            self.shared.apply(&mut state)?;
+        }
         Ok(true)
+    }
+
+    /// Puts chunks of redriven letters that are not pending back into the queue: the queue was rebuilt, or lost
+    /// its last moments. Gives their number.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn requeue_redriven(&self) -> Result<usize, QueueError> {
+        if self.letter_counts().sum(|_, state| state == LetterState::Redriven) == 0 {
+            return Ok(0);
+        }
+        let mut count = 0;
+        for letter in self.letters(&Filter::default(), usize::MAX)? {
+            let chunk = (letter.state == LetterState::Redriven).then(|| letter.chunk()).flatten();
+            let Some(chunk) = chunk.filter(|chunk| self.held(&chunk.key, &chunk.id()).is_none()) else {
+                continue;
+            };
+            let record = Record { redriven_from: letter.id.as_u128(), ..Record::default() };
+            self.enqueue_with(chunk, record)?;
+            count += 1;
+        }
+        Ok(count)
     }
 
     /// Gives a letter up. False when it is already closed.

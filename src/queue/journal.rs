@@ -147,7 +147,7 @@ fn whole_lines(file: &mut File, length: u64) -> std::io::Result<u64> {
 }
 
 /// Makes a new name in a folder durable.
-pub fn sync_parent(path: &Path) -> std::io::Result<()> {
+fn sync_parent(path: &Path) -> std::io::Result<()> {
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 

@@ -74,6 +74,11 @@ impl Window {
         self.slots.len()
     }
 
+    /// Whether nothing is pending.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     /// Chunks being worked on.
     pub fn leased(&self) -> usize {
         self.leased

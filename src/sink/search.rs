@@ -125,7 +125,7 @@ mod tests {
             super::super::rows::encode(&b, &mut blob);
             let norm = |v: &[f32]| v.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
             let dot: f64 = a.iter().zip(&b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
-            let got = cosine(&a, norm(&a) as f32, &blob).unwrap();
+            let got = cosine(&a, a.iter().map(|x| x * x).sum::<f32>().sqrt(), &blob).unwrap();
             assert!((f64::from(got) - dot / (norm(&a) * norm(&b))).abs() < 1e-5, "{n}");
             assert!(cosine(&a, 1.0, &blob[..4 * n - 1]).is_none());
         }

@@ -180,7 +180,7 @@ impl Read for Decoded {
                         self.kind = Kind::Between(member.into_inner());
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                        self.kind = Kind::Member(member)
+                        self.kind = Kind::Member(member);
                     }
                     Err(error) => self.damaged(error)?,
                     Ok(n) => {

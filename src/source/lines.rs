@@ -166,8 +166,11 @@ mod tests {
 
     use super::*;
 
-    /// (line, offset, bytes, ended, over) of every line, read through a tiny buffer.
-    fn all(text: &[u8], limit: u64, buffer: usize) -> Vec<(u64, u64, Vec<u8>, bool, Option<(u64, Digest)>)> {
+    /// (line, offset, bytes, ended, over) of a line.
+    type Found = (u64, u64, Vec<u8>, bool, Option<(u64, Digest)>);
+
+    /// Every line, read through a tiny buffer.
+    fn all(text: &[u8], limit: u64, buffer: usize) -> Vec<Found> {
         let mut lines = Lines::new(BufReader::with_capacity(buffer, Cursor::new(text)), 0, limit);
         let mut found = Vec::new();
         while let Some(line) = lines.next().unwrap() {

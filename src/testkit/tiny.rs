@@ -85,7 +85,7 @@ fn modules() -> Value {
 
 /// Names and shapes of all tensors of a model with this `config.json`.
 fn shapes(config: &Value) -> BTreeMap<String, Vec<usize>> {
-    let size = |key: &str| config[key].as_u64().unwrap_or(0) as usize;
+    let size = |key: &str| usize::try_from(config[key].as_u64().unwrap_or(0)).expect("a small number");
     let mut shapes = BTreeMap::new();
     let mut add = |name: &str, shape: &[usize]| {
         shapes.insert(name.to_owned(), shape.to_vec());
@@ -209,7 +209,7 @@ fn unigram() -> (Value, usize) {
     (tokenizer, mask + 1)
 }
 
-/// As BERT's: WordPiece, lower-cased, `[CLS] A [SEP]`; special ids from 0.
+/// As BERT's: `WordPiece`, lower-cased, `[CLS] A [SEP]`; special ids from 0.
 fn word_piece() -> (Value, usize) {
     let specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
     let mut pieces: Vec<String> = specials.map(String::from).into();
