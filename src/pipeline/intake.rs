@@ -148,6 +148,11 @@ impl Intake {
             return Ok(());
         }
         for (index, text) in (0..).zip(texts) {
+            // A document may be larger than the window, and a drain must not wait for its end. What is left of
+            // it comes with the next reading: the source was not read to its end.
+            if !self.room() {
+                return Ok(());
+            }
             self.admit(chunk(index, text))?;
         }
         tail::drop_stale(&self.line, &record.doc_id, count)

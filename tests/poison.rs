@@ -1,0 +1,165 @@
+//! One poison record costs one record, is seen by whoever looks, and can be repaired or given up.
+
+mod common;
+
+use common::{Home, case, record};
+use serde_json::Value;
+
+fn text<'a>(letter: &'a Value, name: &str) -> &'a str {
+    letter[name].as_str().unwrap_or_else(|| panic!("no text {name} in {letter}"))
+}
+
+/// A home in which c02 was run once: 64 lines, two of which can never be embedded.
+fn poisoned() -> Home {
+    let home = Home::new();
+    let report = home.run(&[&case("c02_poison_in_batch.jsonl")], 1);
+    assert_eq!(
+        report.numbers(["documents", "produced", "unreadable", "chunks", "dead", "embedded"]),
+        [62, 62, 2, 62, 2, 62]
+    );
+    assert_eq!(report.outcome(), "partial");
+    home
+}
+
+#[test]
+fn c02_two_dead_letters_and_sixty_two_vectors_and_again_nothing_is_embedded() {
+    let home = poisoned();
+    home.holds(62);
+    let lines = std::fs::read(case("c02_poison_in_batch.jsonl")).unwrap();
+    let lines: Vec<&[u8]> = lines.split_inclusive(|byte| *byte == b'\n').collect();
+    let letters = home.letters();
+    let found: Vec<(&str, u64)> = letters
+        .iter()
+        .map(|letter| (text(letter, "class"), letter["origin"]["line"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(found, [("blank_text", 18), ("json_lone_surrogate", 41)], "{letters:?}");
+    for letter in &letters {
+        assert_eq!((text(letter, "state"), text(letter, "stage")), ("open", "source"));
+        assert!(text(&letter["origin"], "source").ends_with("c02_poison_in_batch.jsonl"));
+        let line = usize::try_from(letter["origin"]["line"].as_u64().unwrap()).unwrap();
+        let offset: usize = lines[..line - 1].iter().map(|line| line.len()).sum();
+        assert_eq!(letter["origin"]["offset"], offset);
+        assert!(letter.get("payload").is_none(), "text only where `dlq show` asked for it");
+    }
+    let again = home.run(&[&case("c02_poison_in_batch.jsonl")], 1);
+    assert_eq!(again.numbers(["embedded", "passes", "chunks", "skipped", "dead"]), [0, 0, 0, 62, 2]);
+    let ids = |letters: &[Value]| letters.iter().map(|letter| letter["id"].clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&home.letters()), ids(&letters), "the same letters, not new ones");
+}
+
+#[test]
+fn letters_are_listed_by_what_they_are_shown_and_counted() {
+    let home = poisoned();
+    let list = |filter: &[&str]| {
+        let ran = home.forebay(&[&["dlq", "list", "--json"][..], filter].concat()).exits(0);
+        ran.stdout.lines().count()
+    };
+    assert_eq!(list(&[]), 2);
+    assert_eq!(list(&["--class", "blank_text"]), 1);
+    assert_eq!(list(&["--stage", "source"]), 2);
+    assert_eq!(list(&["--stage", "writer"]), 0);
+    assert_eq!(list(&["--limit", "1"]), 1);
+    assert_eq!(list(&["--older-than", "1d"]), 0);
+    assert_eq!(list(&["--doc", "c02-17"]), 1);
+    let letters = home.letters();
+    assert_eq!(list(&["--after", text(&letters[0], "id")]), 1);
+    let id = text(&letters[0], "id");
+    let shown = home.forebay(&["dlq", "show", id]).exits(0);
+    let shown: Value = serde_json::from_str(&shown.stdout).unwrap();
+    assert_eq!(text(&shown, "id"), id);
+    let raw = text(&shown["payload"]["raw"], "base64");
+    let raw = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, raw).unwrap();
+    assert_eq!(String::from_utf8(raw).unwrap(), r#"{"id":"c02-17","text":""}"#);
+    let stats = home.forebay(&["dlq", "stats", "--json"]).exits(0).json();
+    let stats: Vec<(&str, u64)> = stats
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|class| (text(class, "class"), class["open"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(stats, [("json_lone_surrogate", 1), ("blank_text", 1)]);
+    let people = home.forebay(&["dlq", "list"]).exits(0).stdout;
+    assert_eq!(people.lines().count(), 2);
+    assert!(people.contains("c02_poison_in_batch.jsonl:18") && people.contains("blank_text"), "{people}");
+    let status = home.status().unwrap();
+    assert_eq!((&status["dead_open"], &status["dead_by_class"]["blank_text"]), (&2.into(), &1.into()));
+}
+
+#[test]
+fn what_is_given_up_no_longer_counts() {
+    let home = poisoned();
+    let arguments = [case("c02_poison_in_batch.jsonl")];
+    let arguments = [arguments[0].as_str()];
+    let discard = |class: &str| {
+        let typed = ["dlq", "discard", "--class", class, "--reason", "empty on purpose", "--json"];
+        home.forebay(&typed).exits(0).json()["discarded"].as_u64().unwrap()
+    };
+    assert_eq!(discard("blank_text"), 1);
+    assert_eq!(home.run(&arguments, 1).numbers(["dead", "skipped"]), [1, 63]);
+    assert_eq!((discard("json_lone_surrogate"), discard("json_lone_surrogate")), (1, 0));
+    let report = home.run(&arguments, 0);
+    assert_eq!(report.numbers(["dead", "skipped", "embedded"]), [0, 64, 0]);
+    let letters = home.letters();
+    assert!(letters.len() == 2 && letters.iter().all(|letter| letter["state"] == "discarded"), "{letters:?}");
+    let shown = home.forebay(&["dlq", "show", text(&letters[0], "id")]).exits(0).stdout;
+    assert!(shown.contains("empty on purpose") && shown.contains("cli:tester"), "who and why: {shown}");
+}
+
+#[test]
+fn a_redrive_says_first_what_would_happen_and_leaves_what_would_fail_again() {
+    let home = poisoned();
+    let redrive =
+        |more: &[&str]| home.forebay(&[&["dlq", "redrive", "--json"][..], more].concat()).exits(0).json();
+    for said in [redrive(&["--all", "--dry-run"]), redrive(&["--all"])] {
+        assert_eq!((&said["redriven"], &said["superseded"]), (&0.into(), &0.into()), "{said}");
+        let staying = said["staying"].as_array().unwrap();
+        assert_eq!(staying.len(), 2, "{said}");
+        assert!(text(&staying[0], "why").starts_with("still blank_text"), "{said}");
+    }
+    assert!(home.letters().iter().all(|letter| letter["state"] == "open"));
+}
+
+#[test]
+fn a_letter_whose_cause_was_mended_is_redriven_embedded_and_resolved() {
+    let home = Home::new();
+    let long: String = (0..30).map(|i| format!("word{i} ")).collect();
+    let input = home.file(
+        "in.jsonl",
+        format!(
+            "{{\"id\":\"long\",\"chunk_index\":0,\"text\":{long:?}}}\n{}",
+            record("short", "a few words")
+        ),
+    );
+    let strict = ["--set", "model.truncation=bury", "--set", "model.max_length=20"];
+    let report = home.run(&[&[&*input][..], &strict].concat(), 1);
+    assert_eq!(report.numbers(["chunks", "dead"]), [1, 1]);
+    assert_eq!(text(&home.letters()[0], "class"), "too_long");
+    let lax = ["--set", "model.truncation=truncate", "--set", "model.max_length=20"];
+    let said = home
+        .forebay(&[&["dlq", "redrive", "--class", "too_long", "--json"][..], &lax].concat())
+        .exits(0)
+        .json();
+    assert_eq!(said["redriven"], 1, "{said}");
+    assert_eq!(home.letters()[0]["state"], "redriven");
+    let report = home.run(&lax, 0);
+    assert_eq!(report.numbers(["chunks", "embedded", "truncated", "dead"]), [1, 1, 1, 0]);
+    let letters = home.letters();
+    assert_eq!((letters.len(), text(&letters[0], "state")), (1, "resolved"));
+    home.holds(2);
+    assert_eq!(home.run(&[&[&*input][..], &lax].concat(), 0).n("embedded"), 0);
+}
+
+#[test]
+fn a_mended_input_resolves_its_letters_as_superseded() {
+    let home = Home::new();
+    let bad = record("a", "good") + "{\"id\":\"b\",\"chunk_index\":0,\"text\":\"one two three four\"}\n";
+    let strict = ["--set", "model.truncation=bury", "--set", "model.max_length=3"];
+    let input = home.file("in.jsonl", &bad);
+    let arguments = [&[&*input][..], &strict].concat();
+    home.run(&arguments, 1);
+    home.file("in.jsonl", bad.replace("three four", "three"));
+    assert_eq!(home.run(&arguments, 0).numbers(["chunks", "skipped", "dead"]), [1, 1, 0]);
+    let letters = home.letters();
+    assert_eq!((text(&letters[0], "state"), text(&letters[0], "resolved_how")), ("resolved", "superseded"));
+    home.holds(2);
+}
