@@ -152,10 +152,7 @@ fn every_kind_of_poison_is_buried_under_its_class_and_costs_nobody_else() {
         let report = rig.run(NONE);
         assert_eq!((report.chunks, report.dead, report.pending), (18, 2, 0), "{poison:?}");
         assert!(report.adds_up(), "{poison:?}");
-        let retried = matches!(
-            poison,
-            Poison::Pass | Poison::Panic | Poison::Memory | Poison::SinkPanic
-        );
+        let retried = matches!(poison, Poison::Pass | Poison::Panic | Poison::Memory | Poison::SinkPanic);
         for letter in letters(&rig) {
             assert_eq!(Some(letter.class), poison.class());
             assert!(["d7", "d8"].contains(&letter.doc_id.as_deref().unwrap()));
@@ -302,7 +299,11 @@ fn a_redrive_between_runs_resolves_the_letter_once_its_chunk_is_written() {
     let redrive = |rig: &Rig| {
         let answer = verb(&rig.folder(), None, &redrive_all());
         assert_eq!(answer["redriven"], 1, "{answer}");
-        assert_eq!(verb(&rig.folder(), None, &redrive_all())["redriven"], 0, "a second redrive finds nothing");
+        assert_eq!(
+            verb(&rig.folder(), None, &redrive_all())["redriven"],
+            0,
+            "a second redrive finds nothing"
+        );
     };
     redrive(&rig);
     assert_eq!(rig.run(NONE).dead, 1, "it fails a second time");
@@ -383,7 +384,9 @@ fn a_crash_between_ledger_and_queue_costs_no_second_pass() {
     let rig = Rig::new(dir.path());
     fill(&rig, &texts(4, Poison::Pass, &[]));
     let folder = rig.folder();
-    let Leased::Chunks(chunks) = folder.queue.lease(3, usize::MAX).unwrap() else { panic!("nothing to lease") };
+    let Leased::Chunks(chunks) = folder.queue.lease(3, usize::MAX).unwrap() else {
+        panic!("nothing to lease")
+    };
     let rows: Vec<Written> = chunks.iter().map(|(_, chunk)| row(&rig, chunk)).collect();
     folder.ledger.commit(&rows, &[]).unwrap();
     chunks.into_iter().for_each(|(lease, _)| lease.abandon());

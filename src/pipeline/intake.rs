@@ -191,11 +191,9 @@ impl Intake {
         let admission =
             self.look_up(&chunk.key, &chunk.id(), &chunk.source_hash, chunk.source_id, chunk.ordinal)?;
         let tally = &self.line.tally;
-        let seen_at_start = matches!(
-            admission,
-            Admission::Pending | Admission::Dead | Admission::Written { now: true }
-        )
-            && self.adopted.remove(&chunk.key.short_hash());
+        let seen_at_start =
+            matches!(admission, Admission::Pending | Admission::Dead | Admission::Written { now: true })
+                && self.adopted.remove(&chunk.key.short_hash());
         if seen_at_start {
             return Ok(());
         }

@@ -185,6 +185,13 @@ pub struct DeadLetter {
     pub audit: Vec<Audit>,
 }
 
+impl DeadLetter {
+    /// Whether it is about a later record of this source.
+    pub fn is_newer_than(&self, source_id: i64, ordinal: u64) -> bool {
+        self.origin.source_id == source_id && self.origin.offset > ordinal
+    }
+}
+
 /// A change to a letter: what the journal holds, one a line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]

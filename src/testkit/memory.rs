@@ -92,7 +92,15 @@ impl Sink for Memory {
             if store.is_none_or(|store| store == wrote) {
                 let Row { chunk_id, source_hash, content_hash, .. } = row;
                 let embedded_at = String::new();
-                each(Stored { key, chunk_id, source_hash, content_hash, identity, store: wrote, embedded_at })?;
+                each(Stored {
+                    key,
+                    chunk_id,
+                    source_hash,
+                    content_hash,
+                    identity,
+                    store: wrote,
+                    embedded_at,
+                })?;
             }
         }
         Ok(())
