@@ -34,7 +34,7 @@ pub fn commit(line: &Line, items: Vec<Item<Embedding>>) -> Committed {
         items.iter().zip(&rows).map(|(item, row)| record(line, item, row, &at)).collect();
     let mut resolves = Vec::new();
     for item in &items {
-        match line.folder.queue.resolves(&item.lease) {
+        match line.folder.queue.resolves(&item.lease, &item.chunk) {
             Ok(resolved) => resolves.extend(resolved),
             Err(error) => return Committed::Broken(error.to_string()),
         }

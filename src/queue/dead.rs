@@ -187,6 +187,11 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
+    /// Whether it is about a later record of this source.
+    pub fn is_newer_than(&self, source_id: i64, ordinal: u64) -> bool {
+        self.origin.source_id == source_id && self.origin.offset > ordinal
+    }
+
     /// The chunk it was, rebuilt from its payload; `None` for a record that could not be read.
     pub fn chunk(&self) -> Option<Chunk> {
         let (Subject::Chunk(key), Payload::Chunk { text, meta, source_hash }) =

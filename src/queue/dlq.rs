@@ -41,6 +41,13 @@ impl Queue {
                 }
                 let subject = burial.subject.short_hash();
                 let standing = self.standing_in(&mut state, subject)?;
+                if standing
+                    .as_ref()
+                    .is_some_and(|letter| letter.is_newer_than(burial.origin.source_id, burial.origin.offset))
+                {
+                    buried.push(None);
+                    continue;
+                }
                 let transition = burial.transition(standing.as_ref(), &at);
                 buried.push(transition.apply(standing, &at));
                 transitions.push(transition);
@@ -228,8 +235,13 @@ impl Queue {
     ///
     /// # Errors
     /// See [`QueueError`].
-    pub fn resolves(&self, lease: &Lease) -> Result<Vec<(Uuid, String)>, QueueError> {
-        let mut letters: Vec<_> = self.standing(lease.key.short_hash())?.into_iter().collect();
+    pub fn resolves(&self, lease: &Lease, chunk: &Chunk) -> Result<Vec<(Uuid, String)>, QueueError> {
+        let outdated = self.shared.state().window.slot(lease.seq).is_some_and(|slot| slot.outdated);
+        let standing = self.standing(lease.key.short_hash())?;
+        // The letter of a newer version outlives the writing of an older one.
+        let standing =
+            standing.filter(|letter| !outdated && !letter.is_newer_than(chunk.source_id, chunk.ordinal));
+        let mut letters: Vec<_> = standing.into_iter().collect();
         let from = Uuid::from_u128(lease.record.redriven_from);
         if !from.is_nil() && letters.iter().all(|letter| letter.id != from) {
             letters.extend(self.letter(from)?.filter(|letter| letter.state.stands()));

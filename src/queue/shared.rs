@@ -147,6 +147,7 @@ pub(super) fn slot_of(pending: &Pending, place: Place, bytes: usize) -> Slot {
         place,
         suspect: pending.record.unclean >= SUSPECT_AFTER,
         cancelled: false,
+        outdated: false,
     }
 }
 

@@ -184,9 +184,10 @@ impl Rig {
         cut: Cut,
         beside: impl FnOnce(&Line) + Send,
     ) -> Option<Report> {
-        if let Cut::Stop(calls) | Cut::Drop(calls) = cut {
-            self.faults.weather.cut_after(calls);
-        }
+        self.faults.weather.cut_after(match cut {
+            Cut::Never => u64::MAX,
+            Cut::Stop(calls) | Cut::Drop(calls) => calls,
+        });
         let line = self.line();
         let system = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let system = system.expect("the system gives threads");
