@@ -237,7 +237,10 @@ fn open_queue(
         tracing::warn!(aside = %aside.display(), "the damaged queue was moved aside");
     }
     recovered.sources = ledger.read_all_again()?;
-    let (queue, report) = open(Expect { fresh: true, ..expect })?;
+    let (queue, report) = open(Expect { fresh: true, ..expect }).inspect_err(|_| {
+        // It holds nothing yet, and left behind it would hide from the next run that the queue was lost.
+        let _ = std::fs::remove_dir_all(&path);
+    })?;
     recovered.letters = usize::try_from(queue.letter_counts().sum(|_, _| true)).unwrap_or(usize::MAX);
     recovered.queue_rebuilt = Some(why);
     Ok((queue, report))

@@ -302,6 +302,9 @@ impl Queue {
             let letter = decode(&item?.1)?;
             state.letters.moved(None, &letter);
         }
+        if state.journal.bytes() == 0 && state.letters.sum(|_, _| true) > 0 {
+            self.journal_anew(&mut state)?;
+        }
         let known = self.shared.db.get(entry::JOURNAL)?;
         let known =
             known.and_then(|bytes| Some(u64::from_le_bytes(bytes.as_ref().try_into().ok()?))).unwrap_or(0);
@@ -324,6 +327,21 @@ impl Queue {
         state.put(entry::JOURNAL, end.to_le_bytes().to_vec());
         self.shared.apply(&mut state)?;
         Ok(lines.len())
+    }
+
+    /// A journal that is gone is written anew: the tree has every letter as it stands.
+    fn journal_anew(&self, state: &mut State) -> Result<(), QueueError> {
+        // First, so that a crash after the rename replays what the tree has, and not from the middle of a line.
+        self.shared.db.remove(entry::JOURNAL)?;
+        self.shared.db.flush()?;
+        let mut letters = self.shared.db.scan_prefix([entry::DEAD]);
+        let bury = |item: sled::Result<(sled::IVec, sled::IVec)>| {
+            decode(&item?.1).map(|letter| Transition::Bury { letter: Box::new(letter) })
+        };
+        state.journal.fill(&now_text(), &mut || letters.by_ref().take(256).map(bury).collect())?;
+        let path = state.journal.path().display();
+        tracing::warn!(%path, "the journal of dead letters was gone and is made anew from the queue");
+        Ok(())
     }
 
     /// A chunk that the journal buried is no longer pending, unless another version of it is.

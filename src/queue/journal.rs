@@ -93,6 +93,34 @@ impl Journal {
         Ok(self.bytes)
     }
 
+    /// Fills an empty journal with what `next` gives until that is nothing: all of it is there afterwards, or
+    /// none. Durable on return.
+    ///
+    /// # Errors
+    /// I/O, and what `next` says.
+    pub fn fill(
+        &mut self,
+        at: &str,
+        next: &mut dyn FnMut() -> Result<Vec<Transition>, QueueError>,
+    ) -> Result<(), QueueError> {
+        let temp = self.path.with_extension("new");
+        let io = |error| QueueError::Io { path: temp.display().to_string(), error };
+        if temp.exists() {
+            std::fs::remove_file(&temp).map_err(io)?;
+        }
+        let mut new = Self::open(&temp)?;
+        loop {
+            let transitions = next()?;
+            if transitions.is_empty() {
+                break;
+            }
+            new.append(at, &transitions)?;
+        }
+        std::fs::rename(&temp, &self.path).and_then(|()| sync_parent(&self.path)).map_err(io)?;
+        (self.file, self.bytes) = (new.file, new.bytes);
+        Ok(())
+    }
+
     /// Every line from byte `from` on, in order.
     ///
     /// # Errors
