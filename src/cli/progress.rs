@@ -31,12 +31,12 @@ impl Drop for Shown {
 
 async fn bar(line: &Line) {
     let bar = Shown(ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr()));
-    let style = ProgressStyle::with_template("{bar:30} {percent:>3}% {msg}");
+    let style = ProgressStyle::with_template("{bar:20} {percent:>3}% {wide_msg}");
     bar.0.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     super::log::above(&bar.0);
     loop {
         let moment = Moment::of(line);
-        bar.0.set_length(moment.total.unwrap_or(0));
+        bar.0.set_length(moment.total.unwrap_or(0).max(1));
         bar.0.set_position(moment.done);
         bar.0.set_message(moment.text());
         tokio::time::sleep(REDRAW).await;
