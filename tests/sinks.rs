@@ -399,7 +399,8 @@ fn sqlite_store_text_false_leaves_the_text_out() {
 
 #[test]
 fn sqlite_files_that_are_not_ours_are_refused_and_left_alone() {
-    let cases: [(&str, fn(&Path)); 5] = [
+    type Case = (&'static str, fn(&Path));
+    let cases: [Case; 5] = [
         ("not ours", |dir| db(dir).execute_batch("CREATE TABLE vectors(a)").unwrap()),
         ("another program", |dir| db(dir).execute_batch("PRAGMA user_version = 7").unwrap()),
         ("newer forebay", |dir| {

@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{Exit, Shared, progress, setup};
 use crate::{
     config::Config,
+    embed::threads::threads_of,
     ops::control,
     pipeline::{self, Line, Stop, report::Report},
 };
@@ -60,6 +61,8 @@ async fn embed_on_runtime(config: &Config, paths: &[PathBuf], reembed: bool) -> 
         sink.kind(),
         config.data.dir.display()
     );
+    let (threads, origin) = threads_of(config.model.threads);
+    eprintln!("{threads} threads for the forward pass ({origin})");
     let started =
         Line::new(folder, model, sink, setup::run_settings(config)).map_err(|error| error.to_string())?;
     let line = line.get_or_init(|| started);

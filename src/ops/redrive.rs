@@ -50,14 +50,14 @@ pub(super) fn redrive(
                 }
             }
             Diagnosis::Chunk(chunk) => {
-                if dry_run || queue.redrive(letter.id, who, vec![*chunk]).map_err(text)? {
+                if dry_run || queue.redrive(letter.id, who, *chunk).map_err(text)? {
                     redriven += 1;
+                    if let (Some(line), false) = (context.line, dry_run) {
+                        line.tally.produced.add(1);
+                    }
                 }
             }
         }
-    }
-    if let (Some(line), false) = (context.line, dry_run) {
-        line.tally.produced.add(redriven);
     }
     Ok(json!({ "dry_run": dry_run, "redriven": redriven, "superseded": superseded, "staying": staying }))
 }

@@ -2,7 +2,9 @@
 //!
 //! A crash after the sink costs a repeated idempotent write; after the ledger, nothing.
 
-use super::{batch::Item, line::Line};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::{batch::Item, line::Line, tail, worker::words};
 use crate::{
     chunk::Embedding,
     error::{Class, Fault},
@@ -24,19 +26,15 @@ pub enum Committed {
 /// Writes one batch.
 pub fn commit(line: &Line, items: Vec<Item<Embedding>>) -> Committed {
     let rows: Vec<Row> = items.iter().map(row).collect();
-    let confirmed = line.sink.accept(&rows).and_then(|confirmed| match confirmed {
-        Confirmed::Now => Ok(()),
-        Confirmed::Later => line.sink.confirm(),
-    });
-    if let Err(error) = confirmed {
+    if let Err(error) = write(line, &rows) {
         return Committed::Refused(items, error);
     }
     let at = now_text();
     let written: Vec<Written> =
         items.iter().zip(&rows).map(|(item, row)| record(line, item, row, &at)).collect();
     let mut resolves = Vec::new();
-    for row in &rows {
-        match line.folder.queue.resolves(&row.key, &row.chunk_id) {
+    for item in &items {
+        match line.folder.queue.resolves(&item.lease, &item.chunk) {
             Ok(resolved) => resolves.extend(resolved),
             Err(error) => return Committed::Broken(error.to_string()),
         }
@@ -54,6 +52,18 @@ pub fn commit(line: &Line, items: Vec<Item<Embedding>>) -> Committed {
         Ok(()) => Committed::Done,
         Err(why) => Committed::Broken(why),
     }
+}
+
+/// A sink that panics on one row must not take its neighbours along: the batch is halved like any other.
+fn write(line: &Line, rows: &[Row]) -> Result<(), SinkError> {
+    let accept = || match line.sink.accept(rows)? {
+        Confirmed::Now => Ok(()),
+        Confirmed::Later => line.sink.confirm(),
+    };
+    catch_unwind(AssertUnwindSafe(accept)).unwrap_or_else(|panic| {
+        let message = format!("the sink panicked: {}", words(panic.as_ref()));
+        Err(SinkError::Batch(Fault::new(Class::InternalPanic, message)))
+    })
 }
 
 fn row(item: &Item<Embedding>) -> Row {
@@ -89,17 +99,19 @@ fn count(line: &Line, rows: &[Row]) {
 }
 
 fn settle(line: &Line, items: Vec<Item<Embedding>>, resolves: &[(uuid::Uuid, String)]) -> Result<(), String> {
+    if !resolves.is_empty() {
+        // Before the chunks leave the queue: a letter whose chunk is not pending is then open only if nothing newer
+        // was written, and a redrive needs no look into the ledger to know that.
+        line.folder.queue.resolve(resolves).map_err(|error| error.to_string())?;
+        let known: Vec<_> = resolves.iter().map(|(id, _)| *id).collect();
+        line.folder.ledger.resolved_known(&known).map_err(|error| error.to_string())?;
+    }
     let settlements = items.into_iter().map(|item| Settlement::Written(item.lease)).collect();
     let settled = line.folder.queue.settle(settlements).map_err(|error| error.to_string())?;
     if !settled.stale.is_empty() {
         // Their document lost them while they were on their way.
-        line.sink.delete(&settled.stale).map_err(|error| error.to_string())?;
+        tail::delete(line, &settled.stale)?;
         line.folder.ledger.remove(&settled.stale).map_err(|error| error.to_string())?;
-    }
-    if !resolves.is_empty() {
-        line.folder.queue.resolve(resolves).map_err(|error| error.to_string())?;
-        let known: Vec<_> = resolves.iter().map(|(id, _)| *id).collect();
-        line.folder.ledger.resolved_known(&known).map_err(|error| error.to_string())?;
     }
     Ok(())
 }

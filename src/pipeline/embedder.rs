@@ -146,7 +146,12 @@ impl State {
             let texts: Vec<&Tokens> = group.iter().map(|at| &tokens[*at]).collect();
             let result = line.model.embed(&texts);
             line.tally.passed(texts.len(), texts.iter().map(|tokens| tokens.ids.len()).sum(), began);
-            result
+            let vectors = result?;
+            if vectors.len() != texts.len() {
+                let why = format!("{} vectors for {} texts", vectors.len(), texts.len());
+                return Err(EmbedError::Failed(why));
+            }
+            Ok(vectors)
         };
         self.watched(job).await
     }

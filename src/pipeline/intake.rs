@@ -182,11 +182,11 @@ impl Intake {
         ordinal: u64,
     ) -> Result<Admission, String> {
         let folder = &self.line.folder;
-        // The window first: a chunk leaves it only after ledger or DLQ hold it, so whatever is missed here is
-        // found there.
+        // In the order in which a chunk moves on: what leaves one place after it was looked at there is found at
+        // the next. The other way round a chunk settled in between is seen nowhere, and is done twice.
         let pending = folder.queue.held(key, chunk_id);
-        let written = folder.ledger.held(key).map_err(|error| error.to_string())?;
         let letter = folder.queue.standing(key.short_hash()).map_err(|error| error.to_string())?;
+        let written = folder.ledger.held(key).map_err(|error| error.to_string())?;
         let held = Held { pending, written: written.as_ref(), letter: letter.as_ref() };
         let incoming = Incoming { source_hash, source_id, ordinal };
         Ok(admit(&incoming, &held, &self.line.identity, &self.line.run))
@@ -196,8 +196,9 @@ impl Intake {
         let admission =
             self.look_up(&chunk.key, &chunk.id(), &chunk.source_hash, chunk.source_id, chunk.ordinal)?;
         let tally = &self.line.tally;
-        let seen_at_start = matches!(admission, Admission::Pending | Admission::Written { now: true })
-            && self.adopted.remove(&chunk.key.short_hash());
+        let seen_at_start =
+            matches!(admission, Admission::Pending | Admission::Dead | Admission::Written { now: true })
+                && self.adopted.remove(&chunk.key.short_hash());
         if seen_at_start {
             return Ok(());
         }

@@ -214,16 +214,18 @@ fn report(line: &Line, ends: &[InputEnd]) -> Report {
         None => Outcome::Complete,
     };
     let tokens = tally.tokens.get();
-    // Units with an outcome; on an interrupted run the rest is still pending, or in flight to the DLQ.
-    let done = tally.chunks.get() + tally.skipped.get() + tally.dead.get() + tally.duplicates.get();
+    // Units with an outcome. The rest is pending or in flight to the DLQ when the run was interrupted, or when a letter
+    // was redriven after the reader had come to its end.
+    let duplicates = tally.duplicates.get() + line.folder.queue.made_way();
+    let done = tally.chunks.get() + tally.skipped.get() + tally.dead.get() + duplicates;
     let unreadable = tally.unreadable.get().min(done);
-    let produced = if stopped.is_some() { done - unreadable } else { tally.produced.get() };
+    let produced = if stopped.is_some() || pending > 0 { done - unreadable } else { tally.produced.get() };
     Report {
         run: line.run.clone(),
         documents: tally.documents.get(),
         produced,
         unreadable,
-        duplicates: tally.duplicates.get(),
+        duplicates,
         chunks: tally.chunks.get(),
         skipped: tally.skipped.get(),
         dead: tally.dead.get(),

@@ -13,23 +13,26 @@ use crate::{chunk::ChunkKey, sink::SinkError};
 pub fn drop_stale(line: &Line, doc_id: &str, count: u64) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let folder = &line.folder;
-    let written = folder.ledger.tail(doc_id, count).map_err(|e| text(&e))?;
-    let last = written.last().copied();
-    let mut index = count;
+    let (mut index, mut last) = (count, None);
     loop {
-        // Chunks of a document are numbered without gaps: the first that nobody knows is its end.
+        // In the order in which a chunk moves on: one that is settled in between is then found in the ledger.
         let key = ChunkKey::new(doc_id, index);
-        let was_pending = folder.queue.cancel(&key).map_err(|e| text(&e))?;
-        line.tally.duplicates.add(u64::from(was_pending));
+        let cancelled = folder.queue.cancel(&key).map_err(|e| text(&e))?;
+        line.tally.duplicates.add(u64::from(cancelled.waiting));
         let letter = folder.queue.standing(key.short_hash()).map_err(|e| text(&e))?;
         if let Some(letter) = &letter {
             folder.queue.resolve(&[(letter.id, "superseded".to_owned())]).map_err(|e| text(&e))?;
         }
-        if !was_pending && letter.is_none() && last.is_none_or(|last| index > last) {
-            break;
+        // Chunks of a document are numbered without gaps: the first that nobody knows is its end.
+        if !cancelled.any() && letter.is_none() && last.is_none_or(|last| index > last) {
+            last = folder.ledger.tail(doc_id, index).map_err(|e| text(&e))?.last().copied();
+            if last.is_none() {
+                break;
+            }
         }
         index += 1;
     }
+    let written = folder.ledger.tail(doc_id, count).map_err(|e| text(&e))?;
     if written.is_empty() {
         return Ok(());
     }
@@ -39,7 +42,10 @@ pub fn drop_stale(line: &Line, doc_id: &str, count: u64) -> Result<(), String> {
 }
 
 /// Deletes from the sink, waiting while it is down.
-fn delete(line: &Line, keys: &[ChunkKey]) -> Result<(), String> {
+///
+/// # Errors
+/// A sentence, when it stays down while the line drains, or cannot be used at all.
+pub(super) fn delete(line: &Line, keys: &[ChunkKey]) -> Result<(), String> {
     loop {
         match line.sink.delete(keys) {
             Ok(()) => return Ok(()),

@@ -110,7 +110,7 @@ impl State {
             }
             SinkError::Row { fault, .. } | SinkError::Batch(fault) => {
                 let line = Arc::clone(&self.line);
-                if self.line.sink_thread.run(move || line.sink.probe()).await?.is_ok() {
+                if matches!(self.line.sink_thread.run(move || line.sink.probe()).await, Ok(Ok(()))) {
                     self.line.sink_state.tell(Event::Neutral);
                     let failed = items.into_iter().map(|item| (item, fault.clone())).collect();
                     triage::triage(&self.line, &self.dead, failed).await;

@@ -1,113 +1,18 @@
 //! The dead-letter queue: bury, redrive, resolve, discard, list. Journal first, then the tree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use serde::Serialize;
 use uuid::Uuid;
 
+pub use super::letters::{ClassStats, Counts, Filter, Settings};
 use super::{
     Lease, Queue, QueueError, State,
     dead::{Burial, DeadLetter, State as LetterState, Transition},
-    entry::{self, Record},
+    entry::{self, Pending, Record},
     now_text,
+    window::Place,
 };
-use crate::{
-    chunk::{Chunk, ChunkKey},
-    error::{Class, Stage},
-};
-
-/// `dlq.*` of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Settings {
-    /// `full`: a letter keeps all that is needed to rebuild its chunk.
-    pub payload: String,
-    /// Open letters from which a warning is logged.
-    pub alert_depth: u64,
-}
-
-/// Letters by class and state.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts(BTreeMap<(Class, LetterState), u64>);
-
-impl Counts {
-    fn moved(&mut self, before: Option<&DeadLetter>, after: &DeadLetter) {
-        if let Some(before) = before
-            && let Some(count) = self.0.get_mut(&(before.class, before.state))
-        {
-            *count = count.saturating_sub(1);
-        }
-        *self.0.entry((after.class, after.state)).or_default() += 1;
-    }
-
-    /// Letters for which `keep` holds.
-    pub fn sum(&self, keep: impl Fn(Class, LetterState) -> bool) -> u64 {
-        self.0.iter().filter(|((class, state), _)| keep(*class, *state)).map(|(_, count)| count).sum()
-    }
-
-    /// Open and quarantined letters by class, the empty classes left out.
-    pub fn by_class(&self) -> BTreeMap<Class, u64> {
-        let mut classes = BTreeMap::new();
-        for ((class, state), count) in &self.0 {
-            if matches!(state, LetterState::Open | LetterState::Quarantined) && *count > 0 {
-                *classes.entry(*class).or_default() += count;
-            }
-        }
-        classes
-    }
-}
-
-/// Which letters are meant.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
-pub struct Filter {
-    /// These ids only.
-    #[serde(default)]
-    pub ids: Vec<Uuid>,
-    /// This class only.
-    #[serde(default)]
-    pub class: Option<Class>,
-    /// This stage only.
-    #[serde(default)]
-    pub stage: Option<Stage>,
-    /// This document only.
-    #[serde(default)]
-    pub doc_id: Option<String>,
-    /// Last failed before this time (RFC 3339 UTC).
-    #[serde(default)]
-    pub before: Option<String>,
-    /// Resolved and discarded ones too.
-    #[serde(default)]
-    pub closed_too: bool,
-    /// Only ids after this one (paging).
-    #[serde(default)]
-    pub after: Option<Uuid>,
-}
-
-impl Filter {
-    /// Whether a letter is meant.
-    pub fn keeps(&self, letter: &DeadLetter) -> bool {
-        (self.ids.is_empty() || self.ids.contains(&letter.id))
-            && self.class.is_none_or(|class| class == letter.class)
-            && self.stage.is_none_or(|stage| stage == letter.stage)
-            && self.doc_id.as_ref().is_none_or(|doc| letter.doc_id.as_ref() == Some(doc))
-            && self.before.as_ref().is_none_or(|before| letter.last_failed_at < *before)
-            && (self.closed_too || letter.state.unresolved())
-            && self.after.is_none_or(|after| letter.id > after)
-    }
-}
-
-/// One class in `dlq stats`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ClassStats {
-    /// The class.
-    pub class: Class,
-    /// Open and quarantined letters.
-    pub open: u64,
-    /// Most attempts of one of them.
-    pub attempts_worst: u32,
-    /// First failure of the oldest, RFC 3339 UTC.
-    pub oldest_at: String,
-}
+use crate::{chunk::Chunk, error::Class};
 
 impl Queue {
     /// Buries: the journal is durable on return, the tree follows it. Leases given along are spent; a lease
@@ -119,27 +24,36 @@ impl Queue {
     pub fn bury(&self, burials: Vec<(Option<Lease>, Burial)>) -> Result<Vec<Option<DeadLetter>>, QueueError> {
         let at = now_text();
         let mut buried = Vec::with_capacity(burials.len());
+        // Both outlive the lock: a lease that is dropped takes it, to put its chunk back.
+        let (leases, burials): (Vec<_>, Vec<_>) = burials.into_iter().unzip();
+        let mut leases = leases.into_iter();
         {
             let mut state = self.shared.state();
-            let (mut leases, mut transitions) = (Vec::new(), Vec::new());
-            for (lease, burial) in burials {
+            let mut transitions = Vec::new();
+            for (lease, burial) in leases.as_slice().iter().zip(burials) {
                 let wanted = lease.as_ref().is_none_or(|lease| {
                     let slot = state.window.slot(lease.seq);
                     slot.is_some_and(|slot| !slot.cancelled) && !state.window.superseded(lease.seq)
                 });
-                leases.extend(lease);
                 if !wanted {
                     buried.push(None);
                     continue;
                 }
                 let subject = burial.subject.short_hash();
                 let standing = self.standing_in(&mut state, subject)?;
+                if standing
+                    .as_ref()
+                    .is_some_and(|letter| letter.is_newer_than(burial.origin.source_id, burial.origin.offset))
+                {
+                    buried.push(None);
+                    continue;
+                }
                 let transition = burial.transition(standing.as_ref(), &at);
                 buried.push(transition.apply(standing, &at));
                 transitions.push(transition);
             }
             self.write_letters(&mut state, &at, &transitions)?;
-            for lease in leases {
+            for lease in leases.by_ref().flatten() {
                 let (seq, _) = lease.spend();
                 self.release(&mut state, seq);
                 state.remove(seq);
@@ -231,52 +145,57 @@ impl Queue {
         Ok(classes.into_values().collect())
     }
 
-    /// Sends a letter back: its chunks are pending again, durable on return. False when it is not open.
+    /// Sends a letter back: its chunk is pending again, durable on return. False when the letter is not open, or
+    /// a version of the chunk is pending already: a late redrive never takes the place of newer text.
     ///
     /// # Errors
     /// See [`QueueError`].
-    pub fn redrive(&self, id: Uuid, who: &str, chunks: Vec<Chunk>) -> Result<bool, QueueError> {
-        let open =
-            |letter: Option<DeadLetter>| letter.is_some_and(|letter| letter.state == LetterState::Open);
-        if !open(self.letter(id)?) {
-            return Ok(false);
-        }
-        // The chunk first: a crash in between leaves an open letter whose chunk is pending, which its writing
-        // resolves; the other way round the chunk would be gone.
-        for chunk in chunks {
+    pub fn redrive(&self, id: Uuid, who: &str, chunk: Chunk) -> Result<bool, QueueError> {
+        {
+            // One lock over all of it: nothing may be enqueued, settled or buried in between.
+            let mut state = self.shared.state();
+            let open = self.letter(id)?.is_some_and(|letter| letter.state == LetterState::Open);
+            if !open || state.window.by_key(chunk.key.short_hash()).is_some() {
+                return Ok(false);
+            }
+            self.write_letters(&mut state, &now_text(), &[Transition::Redrive { id, who: who.to_owned() }])?;
             let record = Record { redriven_from: id.as_u128(), ..Record::default() };
-            self.enqueue_with(chunk, record)?;
+            state.insert(&Pending { chunk, record }, Place::Ready);
         }
         self.flush()?;
-        let mut state = self.shared.state();
-        // A run may have written it meanwhile, and the letter is resolved.
-        if open(self.letter(id)?) {
-            self.write_letters(&mut state, &now_text(), &[Transition::Redrive { id, who: who.to_owned() }])?;
-            self.shared.apply(&mut state)?;
-        }
+        self.shared.told();
         Ok(true)
     }
 
-    /// Puts chunks of redriven letters that are not pending back into the queue: the queue was rebuilt, or lost
-    /// its last moments. Gives their number.
+    /// Opens letters again that were redriven and whose chunk is not pending: a crash came between the journal and
+    /// the tree, or the tree was lost. Gives their number.
     ///
     /// # Errors
     /// See [`QueueError`].
-    pub fn requeue_redriven(&self) -> Result<usize, QueueError> {
+    pub fn reopen_lost_redrives(&self) -> Result<usize, QueueError> {
         if self.letter_counts().sum(|_, state| state == LetterState::Redriven) == 0 {
             return Ok(0);
         }
-        let mut count = 0;
-        for letter in self.letters(&Filter::default(), usize::MAX)? {
-            let chunk = (letter.state == LetterState::Redriven).then(|| letter.chunk()).flatten();
-            let Some(chunk) = chunk.filter(|chunk| self.held(&chunk.key, &chunk.id()).is_none()) else {
-                continue;
-            };
-            let record = Record { redriven_from: letter.id.as_u128(), ..Record::default() };
-            self.enqueue_with(chunk, record)?;
-            count += 1;
+        let pending = self.redriven_pending()?;
+        let mut lost = self.letters(&Filter::default(), usize::MAX)?;
+        lost.retain(|letter| {
+            letter.state == LetterState::Redriven && !pending.contains(&letter.id.as_u128())
+        });
+        let transitions: Vec<_> = lost.iter().map(|letter| Transition::Reopen { id: letter.id }).collect();
+        self.change(&transitions)?;
+        Ok(transitions.len())
+    }
+
+    /// Ids of the letters whose redriven chunk is pending.
+    fn redriven_pending(&self) -> Result<HashSet<u128>, QueueError> {
+        self.shared.apply(&mut self.shared.state())?;
+        let mut ids = HashSet::new();
+        for item in self.shared.db.scan_prefix([entry::PENDING]) {
+            if let Some(pending) = Pending::decode(&item?.1) {
+                ids.insert(pending.record.redriven_from);
+            }
         }
-        Ok(count)
+        Ok(ids)
     }
 
     /// Gives a letter up. False when it is already closed.
@@ -311,20 +230,27 @@ impl Queue {
         self.change(&transitions)
     }
 
-    /// The letter that writing this chunk resolves, and how.
+    /// The letters that writing this chunk resolves, and how: that of its key, and the unreadable record it was
+    /// redriven from.
     ///
     /// # Errors
     /// See [`QueueError`].
-    pub fn resolves(
-        &self,
-        key: &ChunkKey,
-        chunk_id: &crate::chunk::Digest,
-    ) -> Result<Option<(Uuid, String)>, QueueError> {
-        let letter = self.standing(key.short_hash())?;
-        Ok(letter.map(|letter| {
-            let same = letter.chunk_id.as_ref() == Some(chunk_id);
+    pub fn resolves(&self, lease: &Lease, chunk: &Chunk) -> Result<Vec<(Uuid, String)>, QueueError> {
+        let outdated = self.shared.state().window.slot(lease.seq).is_some_and(|slot| slot.outdated);
+        let standing = self.standing(lease.key.short_hash())?;
+        // The letter of a newer version outlives the writing of an older one.
+        let standing =
+            standing.filter(|letter| !outdated && !letter.is_newer_than(chunk.source_id, chunk.ordinal));
+        let mut letters: Vec<_> = standing.into_iter().collect();
+        let from = Uuid::from_u128(lease.record.redriven_from);
+        if !from.is_nil() && letters.iter().all(|letter| letter.id != from) {
+            letters.extend(self.letter(from)?.filter(|letter| letter.state.stands()));
+        }
+        let how = |letter: DeadLetter| {
+            let same = letter.id == from || letter.chunk_id.as_ref() == Some(&lease.chunk_id);
             (letter.id, if same { "as_is" } else { "superseded" }.to_owned())
-        }))
+        };
+        Ok(letters.into_iter().map(how).collect())
     }
 
     fn change(&self, transitions: &[Transition]) -> Result<(), QueueError> {
@@ -396,7 +322,7 @@ impl Queue {
         })?;
         for line in &lines {
             self.know(&mut state, &line.at, &line.transition)?;
-            self.drop_buried(&mut state, &line.transition);
+            self.drop_buried(&mut state, &line.transition)?;
         }
         state.put(entry::JOURNAL, end.to_le_bytes().to_vec());
         self.shared.apply(&mut state)?;
@@ -419,17 +345,19 @@ impl Queue {
     }
 
     /// A chunk that the journal buried is no longer pending, unless another version of it is.
-    fn drop_buried(&self, state: &mut State, transition: &Transition) {
-        let buried = match transition {
-            Transition::Bury { letter } => letter.chunk_id.map(|id| (letter.subject.short_hash(), id)),
-            _ => None,
-        };
-        let Some((subject, chunk_id)) = buried else { return };
+    fn drop_buried(&self, state: &mut State, transition: &Transition) -> Result<(), QueueError> {
+        if !matches!(transition, Transition::Bury { .. } | Transition::FailedAgain { .. }) {
+            return Ok(());
+        }
+        self.shared.apply(state)?;
+        let Some(letter) = self.letter(transition.id())? else { return Ok(()) };
+        let Some(chunk_id) = letter.chunk_id else { return Ok(()) };
         let same = |slot: &super::window::Slot| slot.chunk == super::prefix(&chunk_id);
-        let seq = state.window.by_key(subject).filter(|(_, slot)| same(slot)).map(|(seq, _)| seq);
-        if let Some(seq) = seq {
+        let held = state.window.by_key(letter.subject.short_hash());
+        if let Some(seq) = held.filter(|(_, slot)| same(slot)).map(|(seq, _)| seq) {
             state.remove(seq);
         }
+        Ok(())
     }
 }
 

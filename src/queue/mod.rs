@@ -10,26 +10,33 @@
 //! One tree, one batch per move. Leasing flushes: it makes the started marks durable and, with them, every
 //! settlement before it. What a power cut can undo is the latest settlements, and the ledger knows those.
 
+mod clock;
 pub mod dead;
 pub mod dlq;
 pub mod durable;
 pub mod entry;
+mod error;
 pub mod journal;
 mod lease;
+mod letters;
 mod open;
 pub mod policy;
+mod shared;
+mod transition;
 pub mod window;
 
 use std::{
-    collections::{HashMap, HashSet},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, PoisonError, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
+pub(crate) use clock::{now_ms, now_text};
 use entry::{Mark, Pending, Record};
+pub use error::QueueError;
 pub use lease::Lease;
 pub use open::{Expect, OpenReport};
-use window::{Pick, Place, SUSPECT_AFTER, Slot, Window};
+use shared::{Shared, State, prefix, slot_of};
+use window::{Pick, Place};
 
 use crate::chunk::{Chunk, Digest};
 
@@ -41,49 +48,6 @@ pub struct Settings {
     pub window_chunks: usize,
     /// Cache of the store.
     pub cache_mb: u64,
-}
-
-/// What can go wrong with the queue.
-#[derive(Debug, thiserror::Error)]
-pub enum QueueError {
-    /// No space is left.
-    #[error("the disk is full: the queue could not be flushed; free some space and run again")]
-    DiskFull,
-    /// The store answers with an error, or is not the one it should be.
-    #[error("the queue is damaged: {0}")]
-    Damaged(String),
-    /// Flushes cannot be made durable here.
-    #[error("flushes of the queue cannot be made durable on this system: {0}")]
-    NotDurable(std::io::Error),
-    /// A journal line is not ours.
-    #[error(
-        "{path} is damaged at byte {offset}: {why}; move the file aside and run `forebay rebuild`, or restore it"
-    )]
-    JournalDamaged {
-        /// The journal.
-        path: String,
-        /// Where.
-        offset: u64,
-        /// What.
-        why: String,
-    },
-    /// Reading or writing failed.
-    #[error("{path}: {error}")]
-    Io {
-        /// The file.
-        path: String,
-        /// Why.
-        error: std::io::Error,
-    },
-}
-
-impl From<sled::Error> for QueueError {
-    fn from(error: sled::Error) -> Self {
-        match error {
-            sled::Error::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => Self::DiskFull,
-            other => Self::Damaged(other.to_string()),
-        }
-    }
 }
 
 /// Numbers of one moment.
@@ -135,6 +99,22 @@ pub enum Settlement {
     },
 }
 
+/// What [`Queue::cancel`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cancelled {
+    /// A version was waiting and is gone.
+    pub waiting: bool,
+    /// A version is being worked on.
+    pub out: bool,
+}
+
+impl Cancelled {
+    /// Whether there was anything.
+    pub fn any(self) -> bool {
+        self.waiting || self.out
+    }
+}
+
 /// What came of settling.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Settled {
@@ -148,142 +128,6 @@ pub struct Settled {
 #[derive(Clone, Debug)]
 pub struct Queue {
     shared: Arc<Shared>,
-}
-
-/// The store and what is known of it in memory.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    db: sled::Db,
-    sync: durable::Sync,
-    boot: u128,
-    state: Mutex<State>,
-    room: Condvar,
-    changed: tokio::sync::watch::Sender<u64>,
-}
-
-#[derive(Debug)]
-struct State {
-    window: Window,
-    marks: HashMap<u64, HashSet<u64>>,
-    seq_next: u64,
-    batch: sled::Batch,
-    batched: usize,
-    journal: journal::Journal,
-    letters: dlq::Counts,
-}
-
-/// Changes gathered before they are applied as one batch: bounds the epoch garbage of one batch.
-const BATCH_MAX: usize = 512;
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock leaves the window as consistent as a crash does: the tree decides at open.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn apply(&self, state: &mut State) -> Result<(), QueueError> {
-        if state.batched > 0 {
-            state.batched = 0;
-            self.db.apply_batch(std::mem::take(&mut state.batch))?;
-            durable::drain_epochs();
-        }
-        Ok(())
-    }
-
-    fn apply_if_large(&self, state: &mut State) -> Result<(), QueueError> {
-        if state.batched >= BATCH_MAX { self.apply(state) } else { Ok(()) }
-    }
-
-    fn told(&self) {
-        self.room.notify_all();
-        self.changed.send_modify(|n| *n = n.wrapping_add(1));
-    }
-
-    fn give_back(&self, seq: u64) {
-        {
-            let mut state = self.state();
-            let Some(slot) = state.window.slot(seq) else { return };
-            let (place, cancelled) = (slot.place, slot.cancelled);
-            if let Place::Leased(mark) = place {
-                if cancelled || state.window.superseded(seq) {
-                    state.remove(seq);
-                } else {
-                    state.window.give_back(seq);
-                }
-                state.unmark(mark, seq, self.boot, true);
-            }
-        }
-        self.told();
-    }
-}
-
-impl Drop for Shared {
-    /// A clean end leaves nothing to catch up with. A failure here costs just that.
-    fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if self.db.apply_batch(std::mem::take(&mut state.batch)).is_ok() {
-            let _ = self.db.flush();
-        }
-    }
-}
-
-impl State {
-    fn put(&mut self, key: &[u8], value: Vec<u8>) {
-        self.batch.insert(key, value);
-        self.batched += 1;
-    }
-
-    fn take(&mut self, key: &[u8]) {
-        self.batch.remove(key);
-        self.batched += 1;
-    }
-
-    fn remove(&mut self, seq: u64) -> Option<Slot> {
-        let slot = self.window.remove(seq)?;
-        self.take(&entry::numbered(entry::PENDING, seq));
-        Some(slot)
-    }
-
-    fn insert(&mut self, pending: &Pending, place: Place) {
-        let seq = self.seq_next;
-        self.seq_next += 1;
-        let bytes = pending.encode();
-        let slot = slot_of(pending, place, bytes.len());
-        self.put(&entry::numbered(entry::PENDING, seq), bytes);
-        self.window.insert(seq, slot);
-    }
-
-    /// A chunk leaves its mark. When it stays pending under its number (`stays`) the mark is written anew,
-    /// so that a later crash is not laid at its door.
-    fn unmark(&mut self, mark: u64, seq: u64, boot: u128, stays: bool) {
-        let Some(seqs) = self.marks.get_mut(&mark) else { return };
-        seqs.remove(&seq);
-        let key = entry::numbered(entry::MARK, mark);
-        if seqs.is_empty() {
-            self.marks.remove(&mark);
-            self.take(&key);
-        } else if stays {
-            let value = Mark { boot, seqs: seqs.iter().copied().collect() }.encode();
-            self.put(&key, value);
-        }
-    }
-}
-
-pub(super) fn slot_of(pending: &Pending, place: Place, bytes: usize) -> Slot {
-    Slot {
-        key: pending.chunk.key.short_hash(),
-        chunk: prefix(&pending.chunk.id()),
-        source_id: pending.chunk.source_id,
-        ordinal: pending.chunk.ordinal,
-        bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
-        place,
-        suspect: pending.record.unclean >= SUSPECT_AFTER,
-        cancelled: false,
-    }
-}
-
-fn prefix(digest: &Digest) -> u128 {
-    u128::from_be_bytes(digest.0[..16].try_into().expect("16 of 32 bytes"))
 }
 
 impl Queue {
@@ -305,6 +149,12 @@ impl Queue {
     /// Wakes whoever waits for the queue although nothing in it changed.
     pub fn nudge(&self) {
         self.shared.told();
+    }
+
+    /// Chunks that came back since the queue was opened, and made way because a newer version of them was pending
+    /// or their document no longer had them.
+    pub fn made_way(&self) -> u64 {
+        self.shared.made_way.load(Relaxed)
     }
 
     /// Short hashes of the keys of all pending chunks.
@@ -348,11 +198,12 @@ impl Queue {
         Ok(made_way)
     }
 
-    /// Removes what is pending under a key because its document no longer has it. True when there was something.
+    /// Removes what is pending under a key because its document no longer has it; what is being worked on goes
+    /// when it comes back.
     ///
     /// # Errors
     /// See [`QueueError`].
-    pub fn cancel(&self, key: &crate::chunk::ChunkKey) -> Result<bool, QueueError> {
+    pub fn cancel(&self, key: &crate::chunk::ChunkKey) -> Result<Cancelled, QueueError> {
         let mut state = self.shared.state();
         let hash = key.short_hash();
         let waiting = state.window.by_key(hash).filter(|(_, slot)| !matches!(slot.place, Place::Leased(_)));
@@ -365,13 +216,13 @@ impl Queue {
         let out: Vec<u64> =
             out.into_iter().filter(|seq| state.window.slot(*seq).is_some_and(|s| s.key == hash)).collect();
         out.iter().for_each(|seq| state.window.cancel(*seq));
-        if waiting.is_none() && out.is_empty() {
-            return Ok(false);
+        let cancelled = Cancelled { waiting: waiting.is_some(), out: !out.is_empty() };
+        if cancelled.any() {
+            self.shared.apply_if_large(&mut state)?;
+            drop(state);
+            self.shared.told();
         }
-        self.shared.apply_if_large(&mut state)?;
-        drop(state);
-        self.shared.told();
-        Ok(true)
+        Ok(cancelled)
     }
 
     /// Waits until fewer than `limit` chunks are pending, at most `patience`. True when there is room.
@@ -441,9 +292,11 @@ impl Queue {
     /// See [`QueueError`].
     pub fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, QueueError> {
         let mut settled = Settled::default();
+        // Outlives the lock: a lease that is dropped takes it, to put its chunk back.
+        let mut settlements = settlements.into_iter();
         {
             let mut state = self.shared.state();
-            for settlement in settlements {
+            for settlement in settlements.by_ref() {
                 self.settle_one(&mut state, settlement, &mut settled)?;
             }
             self.shared.apply_if_large(&mut state)?;
@@ -536,16 +389,4 @@ impl Queue {
         self.shared.db.flush()?;
         self.shared.sync.after_flush().map_err(QueueError::NotDurable)
     }
-}
-
-/// Wall clock, milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Wall clock, RFC 3339 UTC with milliseconds.
-pub(crate) fn now_text() -> String {
-    let millis = i64::try_from(now_ms()).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| String::new(), |time| format!("{time:.3}"))
 }

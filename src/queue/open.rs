@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     path::Path,
-    sync::{Arc, Condvar, Mutex},
+    sync::{Arc, Condvar, Mutex, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -85,6 +85,7 @@ impl Queue {
             state: Mutex::new(state),
             room: Condvar::new(),
             changed: tokio::sync::watch::Sender::new(0),
+            made_way: AtomicU64::new(0),
         });
         let queue = Self { shared };
         report.from_journal = queue.catch_up_letters()?;
@@ -179,7 +180,13 @@ fn read_pending(
         }
         let wait = pending.record.not_before_ms.saturating_sub(wall).min(expect.retry_cap_ms);
         let place = if wait == 0 { Place::Ready } else { Place::Delayed(now + Duration::from_millis(wait)) };
-        state.window.insert(seq, slot_of(&pending, place, value.len()));
+        let slot = slot_of(&pending, place, value.len());
+        // It was being worked on when a newer one came. Both would be written, the older one perhaps later.
+        if let Some(older) = state.window.by_key(slot.key).map(|(older, _)| older) {
+            state.remove(older);
+            crashed.retain(|seq| *seq != older);
+        }
+        state.window.insert(seq, slot);
         state.seq_next = state.seq_next.max(seq + 1);
         if pending.record.unclean_alone >= CRASH_AFTER {
             crashed.push(seq);
@@ -216,5 +223,16 @@ mod tests {
             charge(&mut record, true);
         }
         assert_eq!(record.unclean_alone, CRASH_AFTER);
+    }
+
+    #[test]
+    fn a_tree_that_comes_back_empty_or_is_another_stores_is_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = sled::open(dir.path()).unwrap();
+        let expect = Expect { store: 1, generation: 3, boot: 0, fresh: false, retry_cap_ms: 0 };
+        assert!(check(&db, expect).unwrap_err().to_string().contains("came back empty"));
+        assert_eq!(check(&db, Expect { fresh: true, ..expect }).unwrap(), 4);
+        db.insert(entry::META, Meta { store: 2, generation: 3 }.encode()).unwrap();
+        assert!(check(&db, expect).unwrap_err().to_string().contains("another data folder"));
     }
 }

@@ -42,6 +42,8 @@ pub struct Slot {
     pub suspect: bool,
     /// Removed from its document while it was being worked on.
     pub cancelled: bool,
+    /// A newer version came and went while this one was being worked on.
+    pub outdated: bool,
 }
 
 /// What can be leased now.
@@ -60,6 +62,8 @@ pub enum Pick {
 pub struct Window {
     slots: HashMap<u64, Slot>,
     by_key: HashMap<u128, u64>,
+    /// Versions that are being worked on although a newer one of their key came.
+    older: HashMap<u128, Vec<u64>>,
     ready: BTreeSet<u64>,
     delayed: BTreeSet<(Instant, u64)>,
     suspects: BTreeSet<u64>,
@@ -109,7 +113,9 @@ impl Window {
 
     /// Takes a chunk in as the newest of its key.
     pub fn insert(&mut self, seq: u64, slot: Slot) {
-        self.by_key.insert(slot.key, seq);
+        if let Some(older) = self.by_key.insert(slot.key, seq) {
+            self.older.entry(slot.key).or_default().push(older);
+        }
         match slot.place {
             Place::Ready if slot.suspect => _ = self.suspects.insert(seq),
             Place::Ready => _ = self.ready.insert(seq),
@@ -124,6 +130,15 @@ impl Window {
         let slot = self.slots.remove(&seq)?;
         if self.by_key.get(&slot.key) == Some(&seq) {
             self.by_key.remove(&slot.key);
+            for older in self.older.get(&slot.key).into_iter().flatten() {
+                self.slots.entry(*older).and_modify(|slot| slot.outdated = true);
+            }
+        }
+        if let Some(older) = self.older.get_mut(&slot.key) {
+            older.retain(|older| *older != seq);
+            if older.is_empty() {
+                self.older.remove(&slot.key);
+            }
         }
         match slot.place {
             Place::Ready if slot.suspect => _ = self.suspects.remove(&seq),
@@ -134,11 +149,11 @@ impl Window {
         Some(slot)
     }
 
-    /// Whether a newer chunk of the same key is pending.
+    /// Whether a newer chunk of the same key is pending, or was.
     pub fn superseded(&self, seq: u64) -> bool {
-        self.slots
-            .get(&seq)
-            .is_some_and(|slot| self.by_key.get(&slot.key).is_some_and(|newest| *newest != seq))
+        self.slots.get(&seq).is_some_and(|slot| {
+            slot.outdated || self.by_key.get(&slot.key).is_some_and(|newest| *newest != seq)
+        })
     }
 
     /// Marks a chunk that is being worked on as no longer wanted.
@@ -227,7 +242,17 @@ mod tests {
     use super::*;
 
     fn slot(key: u128, place: Place, suspect: bool) -> Slot {
-        Slot { key, chunk: 0, source_id: 1, ordinal: 0, bytes: 100, place, suspect, cancelled: false }
+        Slot {
+            key,
+            chunk: 0,
+            source_id: 1,
+            ordinal: 0,
+            bytes: 100,
+            place,
+            suspect,
+            cancelled: false,
+            outdated: false,
+        }
     }
 
     #[test]
@@ -282,5 +307,18 @@ mod tests {
         assert!(window.superseded(1) && !window.superseded(2));
         window.remove(1);
         assert_eq!(window.by_key(7).map(|(seq, _)| seq), Some(2));
+    }
+
+    #[test]
+    fn an_older_version_stays_older_when_the_newer_one_is_gone() {
+        let mut window = Window::default();
+        for seq in [1, 2] {
+            window.insert(seq, slot(7, Place::Ready, false));
+            window.lease(&[seq], seq);
+        }
+        window.remove(2);
+        assert!(window.superseded(1));
+        window.remove(1);
+        assert!(window.older.is_empty());
     }
 }

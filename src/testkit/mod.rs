@@ -1,3 +1,7 @@
 //! Parts for tests and benches only.
 
+pub mod faults;
+pub mod memory;
+pub mod rig;
 pub mod tiny;
+pub mod weather;

@@ -1,0 +1,276 @@
+//! The whole line under random faults, cuts and reopenings. After every run: nothing lost, nothing settled two ways,
+//! in flight never above the limit, attempts never above theirs; and nobody pays for another's fault.
+//!
+//! A failure prints its seed; `FOREBAY_SEED=n` runs that one alone, `FOREBAY_SEEDS=n` the first n.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use forebay::{
+    chunk::{ChunkKey, Digest, chunk_id},
+    folder::Folder,
+    ops::{
+        Context,
+        command::{Command, execute},
+    },
+    pipeline::{
+        Line,
+        report::{Outcome, Report},
+    },
+    queue::{
+        Leased,
+        dead::{DeadLetter, State, Subject},
+        dlq::Filter,
+    },
+    sink::Stored,
+    source::Splitter,
+    testkit::{
+        faults::Poison,
+        memory::Memory,
+        rig::{self, Cut, Rig, chunk_line, document_line},
+        weather::{Odds, Weather},
+    },
+};
+
+const SEEDS: u64 = 40;
+const IN_FLIGHT: usize = 3;
+const BATCH: usize = 8;
+const ATTEMPTS: u32 = 3;
+const WINDOW: usize = 40;
+
+/// The newest text of each key, and what else is in the inputs.
+struct World {
+    paths: Vec<PathBuf>,
+    newest: BTreeMap<ChunkKey, String>,
+    unreadable: usize,
+    poisoned: usize,
+}
+
+fn text(dice: &mut fastrand::Rng, name: &str, version: usize, poison: Option<Poison>) -> String {
+    let words: Vec<String> =
+        (0..dice.usize(1..12)).map(|n| format!("{name}-{version}-{n}-{}", dice.u16(..))).collect();
+    format!("{} {}", poison.map_or("good", Poison::word), words.join(" "))
+}
+
+fn poison(dice: &mut fastrand::Rng) -> Option<Poison> {
+    match dice.u32(..100) {
+        0..10 => Some(Poison::LETHAL[dice.usize(..Poison::LETHAL.len())]),
+        10..14 => Some(Poison::Flaky),
+        _ => None,
+    }
+}
+
+fn world(rig: &Rig, dice: &mut fastrand::Rng) -> World {
+    let (mut newest, mut paths, mut unreadable, mut poisoned) = (BTreeMap::new(), Vec::new(), 0, 0);
+    for file in 0..dice.usize(1..3) {
+        let (mut lines, keys) = (Vec::new(), dice.usize(10..60));
+        for at in 0..dice.usize(20..100) {
+            let name = format!("f{file}k{}", dice.usize(..keys));
+            match dice.u32(..20) {
+                0 => {
+                    unreadable += 1;
+                    lines.push(format!("{{\"id\": \"broken {at}\""));
+                }
+                1..4 => {
+                    let doc = format!("{name}doc");
+                    let text = text(dice, &name, at, None).repeat(dice.usize(1..6));
+                    let parts =
+                        Splitter::new(8, 2).split(&text, &|text| text.split_whitespace().count()).len();
+                    newest.retain(|key: &ChunkKey, _| key.doc_id != doc);
+                    let split = Splitter::new(8, 2);
+                    let chunks = split.split(&text, &|text| text.split_whitespace().count());
+                    assert_eq!(parts, chunks.len());
+                    for (index, chunk) in (0..).zip(chunks) {
+                        newest.insert(ChunkKey::new(&doc, index), chunk.to_owned());
+                    }
+                    lines.push(document_line(&doc, &text));
+                }
+                _ => {
+                    let poison = poison(dice);
+                    poisoned += usize::from(poison.is_some());
+                    let text = text(dice, &name, at, poison);
+                    lines.push(chunk_line(&name, 0, &text));
+                    newest.insert(ChunkKey::new(&name, 0), text);
+                }
+            }
+        }
+        paths.push(rig.input(&format!("in{file}.jsonl"), &lines));
+    }
+    World { paths, newest, unreadable, poisoned }
+}
+
+fn id_of(key: &ChunkKey, text: &str) -> Digest {
+    chunk_id(key, &Digest::of(text.as_bytes()))
+}
+
+/// What the stores hold after a run.
+struct After {
+    written: BTreeMap<ChunkKey, Digest>,
+    letters: Vec<DeadLetter>,
+}
+
+/// The checks that hold after every run, however it ended.
+fn check(rig: &Rig, world: &World, report: Option<&Report>) -> After {
+    if let Some(report) = report {
+        assert!(report.adds_up(), "the report does not add up: {report:?}");
+    }
+    let faults = &rig.faults;
+    let (batches, chunks) = (faults.batches_max.load(Relaxed), faults.chunks_max.load(Relaxed));
+    assert!(batches <= IN_FLIGHT, "{batches} batches in flight");
+    // What waits to be buried has left its batch, and its permit.
+    assert!(chunks <= IN_FLIGHT * BATCH + world.poisoned, "{chunks} chunks in flight");
+
+    let folder = rig.folder();
+    assert_eq!(folder.recovered.queue_rebuilt, None);
+    assert_eq!(folder.queue.depth().in_flight, 0);
+    nobody_else_is_charged(&folder);
+    let letters =
+        folder.queue.letters(&Filter { closed_too: true, ..Filter::default() }, usize::MAX).unwrap();
+    let mut written = BTreeMap::new();
+    let mut each = |stored: Stored| {
+        let ledger = folder.ledger.held(&stored.key).unwrap();
+        if let Some(held) = ledger {
+            assert_eq!(held.chunk_id, stored.chunk_id, "ledger and sink disagree about {}", stored.key);
+            written.insert(stored.key, stored.chunk_id);
+        }
+        Ok(())
+    };
+    rig.plain_sink().scan(Some(&folder.store), &mut each).unwrap();
+    assert_eq!(
+        folder.ledger.count().unwrap(),
+        written.len() as u64,
+        "the ledger knows what the sink has not"
+    );
+    let mut open = BTreeSet::new();
+    for letter in letters.iter().filter(|letter| letter.state.unresolved()) {
+        assert!(open.insert(letter.subject.to_string()), "two letters for {}", letter.subject);
+        assert!(letter.attempts <= ATTEMPTS * (1 + letter.redrives), "{} attempts", letter.attempts);
+        let Subject::Chunk(key) = &letter.subject else { continue };
+        assert_ne!(written.get(key).copied(), letter.chunk_id, "{key} is written and dead");
+        let forebay::queue::dead::Payload::Chunk { text, .. } = &letter.payload else { panic!("no payload") };
+        let class = Poison::of(text).and_then(Poison::class);
+        assert_eq!(class, Some(letter.class), "{key} was buried for another's fault: {}", letter.message);
+    }
+    After { written, letters }
+}
+
+fn nobody_else_is_charged(folder: &Folder) {
+    let Leased::Chunks(pending) = folder.queue.lease(100_000, usize::MAX).unwrap() else { return };
+    for (lease, chunk) in &pending {
+        let attempts = lease.record().attempts;
+        let may = if Poison::of(&chunk.text).is_some() { ATTEMPTS - 1 } else { 0 };
+        assert!(attempts <= may, "{} pays {attempts} attempts", chunk.key);
+    }
+}
+
+/// Every key's newest text is written, or lies dead for its own fault.
+fn nothing_lost(world: &World, after: &After) {
+    for (key, text) in &world.newest {
+        let wanted = id_of(key, text);
+        let open = after.letters.iter().find(|letter| {
+            letter.state.unresolved() && matches!(&letter.subject, Subject::Chunk(subject) if subject == key)
+        });
+        match Poison::of(text).and_then(Poison::class) {
+            None => {
+                assert_eq!(after.written.get(key), Some(&wanted), "{key} is not written");
+                assert!(open.is_none(), "{key} is written, and its letter is open");
+            }
+            Some(_) => {
+                let letter = open.unwrap_or_else(|| panic!("{key} is poison and has no open letter"));
+                assert_eq!((letter.state, letter.chunk_id), (State::Open, Some(wanted)), "{key}");
+            }
+        }
+    }
+    let unknown = after.written.keys().find(|key| !world.newest.contains_key(key));
+    assert!(unknown.is_none(), "{unknown:?} is written although its document lost it");
+    let records =
+        after.letters.iter().filter(|letter| matches!(letter.subject, Subject::Record { .. })).count();
+    assert_eq!(records, world.unreadable);
+}
+
+fn redrive(folder: &Folder, line: Option<&Line>) {
+    let settings = rig::settings();
+    let context = Context { folder, line, source: &settings.source, line_bytes: 1 << 20 };
+    let command = Command::DlqRedrive { filter: Filter::default(), dry_run: false, who: "sim".into() };
+    execute(context, &command).unwrap();
+}
+
+fn rig_of(seed: u64, dice: &mut fastrand::Rng, dir: &std::path::Path) -> Rig {
+    let odds = Odds { pass: 80, device: 30, crash: 20, batch: 80, sink: 60, answer: 60 };
+    let mut rig = Rig::in_weather(dir, Weather::new(seed, odds));
+    rig.settings.pipeline.batches_in_flight = IN_FLIGHT;
+    rig.settings.pipeline.batch_chunks = BATCH;
+    rig.settings.retry.max_attempts = ATTEMPTS;
+    rig.settings.window_chunks = WINDOW;
+    rig.sink = match dice.u32(..3) {
+        0 => None,
+        1 => Some(Arc::new(Memory::new(false))),
+        _ => Some(Arc::new(Memory::new(true))),
+    };
+    rig
+}
+
+fn simulate(seed: u64) {
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig_of(seed, &mut dice, dir.path());
+    let world = world(&rig, &mut dice);
+    for _ in 0..dice.u32(1..5) {
+        let cut = match dice.u32(..4) {
+            0 => Cut::Never,
+            1 => Cut::Drop(dice.u64(1..200)),
+            _ => Cut::Stop(dice.u64(1..200)),
+        };
+        let beside = dice.bool();
+        let report = rig.run_beside(&world.paths, cut, |line| {
+            for _ in 0..if beside { 4 } else { 0 } {
+                std::thread::park_timeout(Duration::from_millis(10));
+                redrive(&line.folder, Some(line));
+            }
+        });
+        check(&rig, &world, report.as_ref());
+        if dice.bool() {
+            redrive(&rig.folder(), None);
+        }
+    }
+    rig.faults.weather.calm();
+    let report = rig.run(&world.paths);
+    assert!(matches!(report.outcome, Outcome::Complete | Outcome::Partial), "{report:?}");
+    let after = check(&rig, &world, Some(&report));
+    nothing_lost(&world, &after);
+    let again = rig.run(&world.paths);
+    assert_eq!((again.chunks, again.embedded), (0, 0), "a second run does it again: {again:?}");
+    nothing_lost(&world, &check(&rig, &world, Some(&again)));
+}
+
+#[test]
+fn the_line_keeps_its_promises_whatever_fails() {
+    let set = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (from, to) = match set("FOREBAY_SEED") {
+        Some(seed) => (seed, seed + 1),
+        None => (0, set("FOREBAY_SEEDS").unwrap_or(SEEDS)),
+    };
+    let (next, failed) = (AtomicU64::new(from), Mutex::new(Vec::new()));
+    // Most of a seed's time is waiting for a breaker or a disk.
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while let Some(seed) = Some(next.fetch_add(1, Relaxed)).filter(|seed| *seed < to) {
+                    if catch_unwind(AssertUnwindSafe(|| simulate(seed))).is_err() {
+                        failed.lock().unwrap().push(seed);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "FOREBAY_SEED= one of {failed:?}");
+}
