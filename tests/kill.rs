@@ -74,8 +74,8 @@ fn killed_at_any_moment_it_loses_nothing_doubles_nothing_and_finishes() {
 fn a_run_without_paths_finishes_what_a_kill_left() {
     let home = Home::new();
     let input = home.file("in.jsonl", corpus(1_000));
-    let run = start(&home, &[&input, "--set", "queue.window_chunks=100"]);
-    poll("some of it is written", || (home.ledger_rows() > 50).then_some(()));
+    let mut run = start(&home, &[&input, "--set", "queue.window_chunks=100"]);
+    run.has_written(&home, 50);
     run.kill();
     home.run(&[], 0);
     home.holds(1_000);
@@ -86,8 +86,8 @@ fn sigterm_drains_and_the_next_run_finishes() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let home = Home::new();
         let input = home.file("in.jsonl", corpus(2_000));
-        let run = start(&home, &[&input]);
-        poll("some of it is written", || (home.ledger_rows() > 100).then_some(()));
+        let mut run = start(&home, &[&input]);
+        run.has_written(&home, 100);
         run.signal(signal);
         let report = run.wait().exits(130).says(&["draining"]).report();
         assert_eq!(report.outcome(), "interrupted");
@@ -105,7 +105,7 @@ fn a_second_sigterm_exits_at_once() {
     let home = Home::new();
     let input = home.file("in.jsonl", corpus(4_000));
     let mut run = start(&home, &[&input, "--set", "pipeline.grace_s=600"]);
-    poll("some of it is written", || (home.ledger_rows() > 20).then_some(()));
+    run.has_written(&home, 20);
     let lock = home.lock_sink();
     run.signal(libc::SIGTERM);
     poll("it drains", || home.status().filter(|status| status["run"]["draining"] == true));

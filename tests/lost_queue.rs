@@ -55,7 +55,7 @@ fn a_queue_deleted_after_a_kill_costs_nothing() {
     let run =
         home.start(&["run", &input, "--set", "pipeline.batch_chunks=4", "--set", "queue.window_chunks=50"]);
     // The letters stand a quarter into the input, so they are buried by now.
-    poll("some of it is written", || (home.ledger_rows() > 200).then_some(()));
+    run.has_written(&home, 200);
     run.kill();
     let (written, letters) = (home.ledger_rows(), essence(&home.letters()));
     assert_eq!(letters.len(), 2);

@@ -29,7 +29,7 @@ fn an_outage_shuts_the_gate_buries_nothing_and_passes_by_itself() {
     let home = Home::new();
     let input = home.file("in.jsonl", corpus(CHUNKS));
     let mut run = start(&home, &input, &[]);
-    poll("some of it is written", || (home.ledger_rows() > 100).then_some(()));
+    run.has_written(&home, 100);
     let lock = home.lock_sink();
     poll("the gate shuts", || gate(&home).filter(|gate| gate == "open"));
     let written = home.ledger_rows();
@@ -57,8 +57,8 @@ fn an_outage_shuts_the_gate_buries_nothing_and_passes_by_itself() {
 fn an_outage_that_does_not_end_halts_with_everything_still_queued() {
     let home = Home::new();
     let input = home.file("in.jsonl", corpus(CHUNKS));
-    let run = start(&home, &input, &["breaker.give_up_after_s=1", "pipeline.grace_s=1"]);
-    poll("some of it is written", || (home.ledger_rows() > 100).then_some(()));
+    let mut run = start(&home, &input, &["breaker.give_up_after_s=1", "pipeline.grace_s=1"]);
+    run.has_written(&home, 100);
     let lock = home.lock_sink();
     let ran = run.wait().exits(3).says(&["breaker.give_up_after_s = 1", "still queued"]);
     let report = ran.report();

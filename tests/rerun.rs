@@ -144,8 +144,8 @@ fn a_document_larger_than_the_window_keeps_to_it_and_a_drain_does_not_wait_for_i
     let input = home.file("in.jsonl", record("long", &words.join(" ")));
     let settings = ["--set", "source.chunk_tokens=10", "--set", "source.overlap_tokens=0"];
     let small = ["--set", "queue.window_chunks=50", "--set", "pipeline.batch_chunks=5"];
-    let run = home.start(&[&["run", "--json", &*input][..], &settings, &small].concat());
-    poll("some of it is written", || (home.ledger_rows() > 100).then_some(()));
+    let mut run = home.start(&[&["run", "--json", &*input][..], &settings, &small].concat());
+    run.has_written(&home, 100);
     let pending = home.status().unwrap()["queue"]["pending"].as_u64().unwrap();
     assert!(pending <= 50, "{pending}");
     run.signal(libc::SIGTERM);

@@ -104,8 +104,8 @@ fn the_control_socket_of_a_run_answers_without_text() {
     let home = Home::new();
     let many: String = (0..5_000).map(|i| record(&format!("d{i}"), &format!("a {TEXT} sings {i}"))).collect();
     let input = home.file("in.jsonl", many + &format!("{{\"id\":\"cut\",\"text\":\"{TEXT}\n"));
-    let run = home.start(&["run", &*input, "--set", "pipeline.batch_chunks=5"]);
-    poll("some of it is written", || (home.ledger_rows() > 50).then_some(()));
+    let mut run = home.start(&["run", &*input, "--set", "pipeline.batch_chunks=5"]);
+    run.has_written(&home, 50);
     let lock = home.lock_sink();
     for arguments in [&["status", "--json"][..], &["dlq", "list", "--json"], &["dlq", "stats", "--json"]] {
         silent(&spy(&home, arguments).exits(0), &arguments.join(" "));

@@ -181,6 +181,15 @@ impl Running {
         self.child.try_wait().unwrap().is_some()
     }
 
+    /// Waits until the ledger of `home` has more than `rows` rows.
+    pub fn has_written(&mut self, home: &Home, rows: u64) {
+        poll(&format!("{rows} rows are written"), || {
+            let more = home.ledger_rows() > rows;
+            assert!(more || !self.ended(), "it ended before it had written {rows} rows");
+            more.then_some(())
+        });
+    }
+
     /// Waits for its end.
     pub fn wait(mut self) -> Ran {
         let code = poll("the program ends", || self.child.try_wait().unwrap()).code();
