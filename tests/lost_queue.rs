@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Home, Ran, corpus, poll, record};
+use common::{Home, Ran, corpus, record};
 use serde_json::Value;
 
 const CHUNKS: u64 = 400;
@@ -52,7 +52,7 @@ fn same_as_before(home: &Home, input: &str, letters: &[[Value; 5]]) -> Ran {
 fn a_queue_deleted_after_a_kill_costs_nothing() {
     let home = Home::new();
     let input = home.file("in.jsonl", input());
-    let run =
+    let mut run =
         home.start(&["run", &input, "--set", "pipeline.batch_chunks=4", "--set", "queue.window_chunks=50"]);
     // The letters stand a quarter into the input, so they are buried by now.
     run.has_written(&home, 200);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Home, case, corpus, poll, record};
+use common::{Home, case, corpus, record};
 
 /// Nothing was read, tokenised or embedded twice.
 fn idle(home: &Home, arguments: &[&str], code: i32) {

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Home, Ran, poll, record};
+use common::{Home, Ran, record};
 
 /// In no log, report or answer by chance.
 const TEXT: &str = "zebrafinch";

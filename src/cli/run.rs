@@ -79,7 +79,11 @@ async fn embed_on_runtime(config: &Config, paths: &[PathBuf], reembed: bool) -> 
     };
     control::remove(&config.data.dir);
     let report = report.map_err(|error| error.to_string())?;
-    append(&config.data.dir.join("runs.jsonl"), &report).map_err(|error| format!("runs.jsonl: {error}"))?;
+    let path = config.data.dir.join("runs.jsonl");
+    if let Err(error) = append(&path, &report) {
+        // What was written is written: the report is told all the same.
+        eprintln!("warning: this report could not be stored in {}: {error}", path.display());
+    }
     Ok(report)
 }
 

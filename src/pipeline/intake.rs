@@ -17,6 +17,7 @@ use super::{
 use crate::{
     chunk::{Chunk, ChunkKey, Digest},
     error::{Class, Fault},
+    folder::free_mb,
     ledger::{RegisteredSource, SourceState},
     queue::dead::{Burial, Origin, Payload, State as LetterState, Subject},
     source::{self, Item, Record, Splitter, Unreadable},
@@ -107,11 +108,14 @@ impl Intake {
         Ok(Some(InputEnd { registered: input.registered.clone(), state, bytes: source.bytes_read() }))
     }
 
-    /// Waits for room in the window. False when the line drains.
+    /// Waits for room in the window and on the disk; the reader says when that has taken too long. False when the
+    /// line drains.
     fn room(&self) -> bool {
-        let window = self.line.settings.window_chunks;
-        while !self.line.draining() {
-            if self.line.folder.queue.wait_for_room(window, Duration::from_millis(200)) {
+        let (line, patience) = (&self.line, Duration::from_millis(200));
+        while !line.draining() {
+            if free_mb(&line.folder.dir).is_some_and(|free| free < line.settings.limits.min_free_mb) {
+                std::thread::park_timeout(patience);
+            } else if line.folder.queue.wait_for_room(line.settings.window_chunks, patience) {
                 return true;
             }
         }

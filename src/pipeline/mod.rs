@@ -149,15 +149,25 @@ pub async fn run(line: &Arc<Line>, paths: &[PathBuf]) -> Result<Report, StartErr
         .ok()
         .and_then(Result::ok)
         .unwrap_or_default();
-    line.folder.queue.flush()?;
-    let report = report(line, &ends);
-    if line.stopped().is_none() {
-        for end in &ends {
-            line.folder.ledger.source_read(&end.registered, &end.state, end.bytes, &now_text())?;
+    Ok(close(line, &ends))
+}
+
+/// The report, stored where there is room for it. Whatever was written is told even when it cannot be.
+fn close(line: &Line, ends: &[InputEnd]) -> Report {
+    let ledger = &line.folder.ledger;
+    if let Err(error) = line.folder.queue.flush() {
+        line.halt(error.to_string());
+    }
+    for end in ends.iter().filter(|_| line.stopped().is_none()) {
+        if let Err(error) = ledger.source_read(&end.registered, &end.state, end.bytes, &now_text()) {
+            line.halt(error.to_string());
         }
     }
-    line.folder.ledger.record_run(&line.run, &report)?;
-    Ok(report)
+    let report = report(line, ends);
+    if let Err(error) = ledger.record_run(&line.run, &report) {
+        tracing::error!(%error, "the report of the run could not be stored in the ledger");
+    }
+    report
 }
 
 /// Waits for the line's end; once it drains, no longer than the grace period.

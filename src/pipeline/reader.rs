@@ -112,7 +112,7 @@ impl State {
                 drop(permit);
                 self.wait(None).await;
             }
-            Err(QueueError::DiskFull) => self.wait_for_space().await,
+            // A full disk too: after one failed flush the store refuses everything until it is opened again.
             Err(error) => self.line.halt(error.to_string()),
         }
         Ok(Step::Again)
