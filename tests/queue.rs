@@ -105,6 +105,8 @@ struct Entry {
 struct Model {
     pending: Vec<Entry>,
     letters: BTreeMap<u8, (State, u32)>,
+    /// Which version a letter is about.
+    about: BTreeMap<u8, u32>,
 }
 
 impl Model {
@@ -341,13 +343,15 @@ impl Pair {
 
     fn bury(&mut self, at: usize) {
         let Some((lease, chunk, at)) = self.take(at) else { return };
-        let unwanted = self.model.pending[at].cancelled || self.model.superseded(at);
-        let key = self.model.remove(at).key;
+        let mut unwanted = self.model.pending[at].cancelled || self.model.superseded(at);
+        let Entry { key, version, .. } = self.model.remove(at);
+        unwanted |= self.model.about.get(&key).is_some_and(|about| *about > version);
         let buried = self.queue().bury(vec![(Some(lease), burial(&chunk))]).unwrap();
         assert_eq!(buried[0].is_none(), unwanted);
         if !unwanted {
             let before = self.model.letters.get(&key).map_or(0, |(_, attempts)| *attempts);
             self.model.letters.insert(key, (State::Open, before + 1));
+            self.model.about.insert(key, version);
         }
     }
 
@@ -366,10 +370,11 @@ impl Pair {
         let Some(id) = self.letter(key) else { return };
         let before = self.model.letters[&key];
         let may = before.0 == State::Open && self.model.newest(key).is_none();
-        self.versions += 1;
-        assert_eq!(self.queue().redrive(id, "me", chunk(key, self.versions)).unwrap(), may);
+        let version = self.model.about[&key];
+        assert!(!self.queue().redrive(id, "me", chunk(key, 0)).unwrap(), "another version");
+        assert_eq!(self.queue().redrive(id, "me", chunk(key, version)).unwrap(), may);
         if may {
-            self.model.enqueue(key, self.versions);
+            self.model.enqueue(key, version);
             self.model.letters.insert(key, (State::Redriven, before.1));
         }
     }

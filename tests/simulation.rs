@@ -52,6 +52,8 @@ struct World {
     newest: BTreeMap<ChunkKey, String>,
     unreadable: usize,
     poisoned: usize,
+    /// Poisoned versions of each key.
+    versions: BTreeMap<ChunkKey, u32>,
 }
 
 fn text(dice: &mut fastrand::Rng, name: &str, version: usize, poison: Option<Poison>) -> String {
@@ -69,7 +71,8 @@ fn poison(dice: &mut fastrand::Rng) -> Option<Poison> {
 }
 
 fn world(rig: &Rig, dice: &mut fastrand::Rng) -> World {
-    let (mut newest, mut paths, mut unreadable, mut poisoned) = (BTreeMap::new(), Vec::new(), 0, 0);
+    let (mut newest, mut versions, mut paths) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    let (mut unreadable, mut poisoned) = (0, 0);
     for file in 0..dice.usize(1..3) {
         let (mut lines, keys) = (Vec::new(), dice.usize(10..60));
         for at in 0..dice.usize(20..100) {
@@ -82,12 +85,9 @@ fn world(rig: &Rig, dice: &mut fastrand::Rng) -> World {
                 1..4 => {
                     let doc = format!("{name}doc");
                     let text = text(dice, &name, at, None).repeat(dice.usize(1..6));
-                    let parts =
-                        Splitter::new(8, 2).split(&text, &|text| text.split_whitespace().count()).len();
                     newest.retain(|key: &ChunkKey, _| key.doc_id != doc);
                     let split = Splitter::new(8, 2);
                     let chunks = split.split(&text, &|text| text.split_whitespace().count());
-                    assert_eq!(parts, chunks.len());
                     for (index, chunk) in (0..).zip(chunks) {
                         newest.insert(ChunkKey::new(&doc, index), chunk.to_owned());
                     }
@@ -98,13 +98,14 @@ fn world(rig: &Rig, dice: &mut fastrand::Rng) -> World {
                     poisoned += usize::from(poison.is_some());
                     let text = text(dice, &name, at, poison);
                     lines.push(chunk_line(&name, 0, &text));
+                    *versions.entry(ChunkKey::new(&name, 0)).or_default() += u32::from(poison.is_some());
                     newest.insert(ChunkKey::new(&name, 0), text);
                 }
             }
         }
         paths.push(rig.input(&format!("in{file}.jsonl"), &lines));
     }
-    World { paths, newest, unreadable, poisoned }
+    World { paths, newest, unreadable, poisoned, versions }
 }
 
 fn id_of(key: &ChunkKey, text: &str) -> Digest {
@@ -137,9 +138,13 @@ fn check(rig: &Rig, world: &World, report: Option<&Report>) -> After {
     let mut written = BTreeMap::new();
     let mut each = |stored: Stored| {
         let ledger = folder.ledger.held(&stored.key).unwrap();
+        if ledger.as_ref().is_none_or(|held| held.chunk_id != stored.chunk_id) {
+            // Cut between the sink's confirmation and the ledger's: it is written again.
+            let pending = folder.queue.held(&stored.key, &stored.chunk_id);
+            assert!(pending.is_some(), "the ledger does not know what the sink has of {}", stored.key);
+        }
         if let Some(held) = ledger {
-            assert_eq!(held.chunk_id, stored.chunk_id, "ledger and sink disagree about {}", stored.key);
-            written.insert(stored.key, stored.chunk_id);
+            written.insert(stored.key, held.chunk_id);
         }
         Ok(())
     };
@@ -152,8 +157,10 @@ fn check(rig: &Rig, world: &World, report: Option<&Report>) -> After {
     let mut open = BTreeSet::new();
     for letter in letters.iter().filter(|letter| letter.state.unresolved()) {
         assert!(open.insert(letter.subject.to_string()), "two letters for {}", letter.subject);
-        assert!(letter.attempts <= ATTEMPTS * (1 + letter.redrives), "{} attempts", letter.attempts);
         let Subject::Chunk(key) = &letter.subject else { continue };
+        // Each version and each redrive has its own.
+        let most = ATTEMPTS * (world.versions.get(key).copied().unwrap_or(0) + letter.redrives);
+        assert!(letter.attempts <= most, "{} attempts of {key}, not {most}", letter.attempts);
         assert_ne!(written.get(key).copied(), letter.chunk_id, "{key} is written and dead");
         let forebay::queue::dead::Payload::Chunk { text, .. } = &letter.payload else { panic!("no payload") };
         let class = Poison::of(text).and_then(Poison::class);
@@ -265,6 +272,7 @@ fn the_line_keeps_its_promises_whatever_fails() {
             scope.spawn(|| {
                 while let Some(seed) = Some(next.fetch_add(1, Relaxed)).filter(|seed| *seed < to) {
                     if catch_unwind(AssertUnwindSafe(|| simulate(seed))).is_err() {
+                        println!("seed {seed} failed");
                         failed.lock().unwrap().push(seed);
                     }
                 }

@@ -50,12 +50,13 @@ pub(super) fn redrive(
                 }
             }
             Diagnosis::Chunk(chunk) => {
-                if dry_run || queue.redrive(letter.id, who, *chunk).map_err(text)? {
-                    redriven += 1;
-                    if let (Some(line), false) = (context.line, dry_run) {
-                        line.tally.produced.add(1);
-                    }
-                }
+                let back = || queue.redrive(letter.id, who, *chunk);
+                let sent = match context.line {
+                    _ if dry_run => true,
+                    Some(line) => line.take_up(back).map_err(text)?,
+                    None => back().map_err(text)?,
+                };
+                redriven += u64::from(sent);
             }
         }
     }
@@ -110,6 +111,11 @@ fn newest(context: Context<'_>, letter: &DeadLetter, chunk: Chunk) -> Result<Dia
         return Ok(Diagnosis::Stays("a version of it is pending already".into()));
     }
     let written = folder.ledger.held(&chunk.key).map_err(|error| error.to_string())?;
-    let newer = written.is_some_and(|row| row.embedded_at > letter.last_failed_at);
+    // Not by the clock: an older version that was on its way may be written after the newer one was buried. A newer
+    // one from another source has resolved the letter when it was written; a row rebuilt from the sink has no source.
+    let newer = written.is_some_and(|row| match row.source_id {
+        0 => row.embedded_at > letter.last_failed_at,
+        source => source == letter.origin.source_id && row.ordinal > letter.origin.offset,
+    });
     Ok(if newer { Diagnosis::Superseded } else { Diagnosis::Chunk(Box::new(chunk)) })
 }

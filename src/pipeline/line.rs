@@ -1,9 +1,9 @@
 //! What every stage of one run shares: the stores, the model, the settings, and how it ends.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -156,6 +156,8 @@ pub struct Line {
     pub sink_thread: Worker,
     /// Thread that writes dead letters.
     pub dead_thread: Worker,
+    /// Whether the chunks found pending at the start are counted as taken up.
+    adopted: Mutex<bool>,
     stop: watch::Sender<Option<Stop>>,
     uris: Mutex<HashMap<i64, String>>,
 }
@@ -189,9 +191,35 @@ impl Line {
             model_thread: Worker::start("forebay-model")?,
             sink_thread: Worker::start("forebay-sink")?,
             dead_thread: Worker::start("forebay-dead")?,
+            adopted: Mutex::new(false),
             stop: watch::Sender::new(None),
             uris: Mutex::new(HashMap::new()),
         }))
+    }
+
+    /// Counts what is pending at the start as taken up; gives the short hashes of its keys.
+    pub fn adopt(&self) -> HashSet<u128> {
+        let mut adopted = self.counting();
+        let keys: HashSet<u128> = self.folder.queue.pending_keys().into_iter().collect();
+        self.tally.produced.add(keys.len() as u64);
+        *adopted = true;
+        keys
+    }
+
+    /// Enqueues a chunk from beside the line, and counts it as taken up unless the line is yet to adopt it.
+    ///
+    /// # Errors
+    /// What `enqueue` says.
+    pub fn take_up<E>(&self, enqueue: impl FnOnce() -> Result<bool, E>) -> Result<bool, E> {
+        let adopted = self.counting();
+        let enqueued = enqueue()?;
+        self.tally.produced.add(u64::from(enqueued && *adopted));
+        Ok(enqueued)
+    }
+
+    /// While it is held, nothing is taken up from beside the line.
+    pub(super) fn counting(&self) -> MutexGuard<'_, bool> {
+        self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the line drain. The first halt counts over an interruption.

@@ -124,8 +124,7 @@ pub async fn run(line: &Arc<Line>, paths: &[PathBuf]) -> Result<Report, StartErr
         tracing::info!(settled, "chunks were written before a crash and need not be embedded again");
     }
     bury_suspects(line)?;
-    let adopted: HashSet<u128> = line.folder.queue.pending_keys().into_iter().collect();
-    line.tally.produced.add(adopted.len() as u64);
+    let adopted = line.adopt();
 
     let (state, dead) = supervisor::State::new(Arc::clone(line));
     let (_, ended) = Actor::spawn(None, Supervisor, state).await.map_err(|e| system(&e))?;
@@ -208,6 +207,9 @@ fn bury_suspects(line: &Line) -> Result<(), StartError> {
 
 fn report(line: &Line, ends: &[InputEnd]) -> Report {
     let tally = &line.tally;
+    // What is redriven meanwhile is in no number here.
+    let counting = line.counting();
+    let produced = tally.produced.get();
     let (pending, wall_s) = (line.folder.queue.depth().pending as u64, tally.wall().as_secs_f64());
     let incomplete: Vec<String> = ends
         .iter()
@@ -228,8 +230,9 @@ fn report(line: &Line, ends: &[InputEnd]) -> Report {
     // was redriven after the reader had come to its end.
     let duplicates = tally.duplicates.get() + line.folder.queue.made_way();
     let done = tally.chunks.get() + tally.skipped.get() + tally.dead.get() + duplicates;
+    drop(counting);
     let unreadable = tally.unreadable.get().min(done);
-    let produced = if stopped.is_some() || pending > 0 { done - unreadable } else { tally.produced.get() };
+    let produced = if stopped.is_some() || pending > 0 { done - unreadable } else { produced };
     Report {
         run: line.run.clone(),
         documents: tally.documents.get(),

@@ -1,6 +1,6 @@
 //! A document that was read again in full loses its stale tail chunks at once: those beyond its new length.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{circuit::Event, line::Line};
 use crate::{chunk::ChunkKey, sink::SinkError};
@@ -13,12 +13,16 @@ use crate::{chunk::ChunkKey, sink::SinkError};
 pub fn drop_stale(line: &Line, doc_id: &str, count: u64) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let folder = &line.folder;
-    let (mut index, mut last) = (count, None);
+    let (mut index, mut last, mut stale) = (count, None, BTreeSet::new());
     loop {
         // In the order in which a chunk moves on: one that is settled in between is then found in the ledger.
         let key = ChunkKey::new(doc_id, index);
         let cancelled = folder.queue.cancel(&key).map_err(|e| text(&e))?;
         line.tally.duplicates.add(u64::from(cancelled.waiting));
+        if cancelled.any() {
+            // It may have reached the sink before a crash, and not the ledger.
+            stale.insert(key.clone());
+        }
         let letter = folder.queue.standing(key.short_hash()).map_err(|e| text(&e))?;
         if let Some(letter) = &letter {
             folder.queue.resolve(&[(letter.id, "superseded".to_owned())]).map_err(|e| text(&e))?;
@@ -33,10 +37,11 @@ pub fn drop_stale(line: &Line, doc_id: &str, count: u64) -> Result<(), String> {
         index += 1;
     }
     let written = folder.ledger.tail(doc_id, count).map_err(|e| text(&e))?;
-    if written.is_empty() {
+    stale.extend(written.into_iter().map(|index| ChunkKey::new(doc_id, index)));
+    if stale.is_empty() {
         return Ok(());
     }
-    let keys: Vec<ChunkKey> = written.into_iter().map(|index| ChunkKey::new(doc_id, index)).collect();
+    let keys: Vec<ChunkKey> = stale.into_iter().collect();
     delete(line, &keys)?;
     folder.ledger.remove(&keys).map_err(|e| text(&e))
 }

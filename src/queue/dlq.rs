@@ -145,8 +145,8 @@ impl Queue {
         Ok(classes.into_values().collect())
     }
 
-    /// Sends a letter back: its chunk is pending again, durable on return. False when the letter is not open, or
-    /// a version of the chunk is pending already: a late redrive never takes the place of newer text.
+    /// Sends a letter back: its chunk is pending again, durable on return. False when the letter is not open, is
+    /// about another version, or a version of the chunk is pending already: a late redrive never takes the place of newer text.
     ///
     /// # Errors
     /// See [`QueueError`].
@@ -154,7 +154,10 @@ impl Queue {
         {
             // One lock over all of it: nothing may be enqueued, settled or buried in between.
             let mut state = self.shared.state();
-            let open = self.letter(id)?.is_some_and(|letter| letter.state == LetterState::Open);
+            let open = self.letter(id)?.is_some_and(|letter| {
+                // It may be about a newer version by now.
+                letter.state == LetterState::Open && letter.chunk_id.is_none_or(|id| id == chunk.id())
+            });
             if !open || state.window.by_key(chunk.key.short_hash()).is_some() {
                 return Ok(false);
             }
