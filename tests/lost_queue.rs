@@ -81,7 +81,10 @@ fn the_queue_of_a_finished_folder_may_vanish() {
 fn garble(path: &Path, from: usize, bytes: usize) {
     let mut content = std::fs::read(path).unwrap();
     let end = content.len().min(from + bytes);
-    content[from.min(end)..end].iter_mut().enumerate().for_each(|(i, byte)| *byte ^= 0x5a ^ i as u8);
+    content[from.min(end)..end]
+        .iter_mut()
+        .enumerate()
+        .for_each(|(i, byte)| *byte ^= 0x5a ^ u8::try_from(i % 256).unwrap());
     std::fs::write(path, content).unwrap();
 }
 
@@ -104,7 +107,8 @@ fn damaged_files_of_the_queue_are_noticed_or_harmless_and_nothing_is_lost() {
     };
     let mut rebuilt = 0;
     for name in ["db", "conf", "snap."] {
-        let mut damages: Vec<(String, Box<dyn Fn(&Path)>)> = vec![
+        type Damage<'a> = (String, Box<dyn Fn(&Path) + 'a>);
+        let mut damages: Vec<Damage<'_>> = vec![
             ("deleted".into(), Box::new(|path| std::fs::remove_file(path).unwrap())),
             ("emptied".into(), Box::new(|path| cut(path, 0))),
             ("cut in half".into(), Box::new(|path| cut(path, 2))),
