@@ -39,7 +39,7 @@ impl Subject {
             generation: self.generation,
             boot: 1,
             fresh: !self.dir.join("queue").exists(),
-            retry_cap_ms: u64::try_from(HOUR.as_millis()).unwrap(),
+            retry_cap_ms: 3_600_000,
         };
         let journal = Journal::open(&self.dir.join("dead-letters.jsonl")).unwrap();
         let settings = Settings { window_chunks: 100, cache_mb: 4 };

@@ -167,3 +167,23 @@ fn another_identity_makes_everything_pending_once() {
     idle(&home, &arguments, 0);
     home.holds(40);
 }
+
+#[test]
+fn one_id_in_two_files_ends_where_it_ended_and_costs_nothing_again() {
+    let home = Home::new();
+    let a = home.file("a.jsonl", record("x", "from a"));
+    let b = home.file("b.jsonl", record("x", "from b"));
+    let now = || home.texts().into_iter().map(|(_, text)| text).collect::<Vec<_>>();
+    home.run(&[&a, &b], 0);
+    assert_eq!(now(), ["from b"], "the last wins");
+    idle(&home, &[&a, &b], 0);
+    idle(&home, &[&b, &a], 0);
+    assert_eq!(now(), ["from b"]);
+    home.file("a.jsonl", record("x", "from a, changed"));
+    assert_eq!(home.run(&[&a], 0).n("embedded"), 1);
+    assert_eq!(now(), ["from a, changed"], "what changed last is the newest");
+    home.file("a.jsonl", record("x", "from a"));
+    assert_eq!(home.run(&[&a], 0).n("embedded"), 1);
+    assert_eq!(now(), ["from a"], "also when it changed back");
+    idle(&home, &[&a, &b], 0);
+}

@@ -15,8 +15,9 @@ CREATE TABLE IF NOT EXISTS chunks(
   content_hash BLOB NOT NULL, identity TEXT NOT NULL, source_id INTEGER NOT NULL, ordinal INTEGER NOT NULL,
   run TEXT NOT NULL, embedded_at TEXT NOT NULL, PRIMARY KEY (doc_id, chunk_index)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS sources(
-  source_id INTEGER PRIMARY KEY, uri TEXT NOT NULL, fingerprint TEXT NOT NULL, registered_at TEXT NOT NULL,
-  read_to INTEGER NOT NULL DEFAULT 0, done_at TEXT, incomplete TEXT, UNIQUE (uri, fingerprint));
+  source_id INTEGER PRIMARY KEY AUTOINCREMENT, uri TEXT NOT NULL, fingerprint TEXT NOT NULL, registered_at TEXT NOT NULL,
+  read_to INTEGER NOT NULL DEFAULT 0, done_at TEXT, incomplete TEXT);
+CREATE INDEX IF NOT EXISTS sources_uri ON sources(uri, source_id);
 CREATE TABLE IF NOT EXISTS runs(run TEXT PRIMARY KEY, report TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS resolved(letter TEXT PRIMARY KEY, how TEXT NOT NULL);
 ";

@@ -4,8 +4,8 @@ use rusqlite::{Connection, params};
 
 use super::{Ledger, LedgerError};
 
-/// A registered source. Ordinals are compared only within one `source_id`, and a file whose content changed is
-/// another source under the same uri.
+/// A registered source. A file whose content changed is another source under the same uri, with a higher number;
+/// so is one whose content changed back. What stands in a source of a higher number is newer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisteredSource {
     /// Number.
@@ -30,13 +30,20 @@ impl Ledger {
     /// See [`LedgerError`].
     pub fn register(&self, uri: &str, fingerprint: &str, at: &str) -> Result<RegisteredSource, LedgerError> {
         let work = |writer: &Connection| -> rusqlite::Result<i64> {
-            writer.execute(
-                "INSERT INTO sources(uri, fingerprint, registered_at) VALUES (?1, ?2, ?3)
-                 ON CONFLICT (uri, fingerprint) DO UPDATE SET done_at = NULL",
-                params![uri, fingerprint, at],
-            )?;
-            let sql = "SELECT source_id FROM sources WHERE uri = ?1 AND fingerprint = ?2";
-            writer.query_row(sql, params![uri, fingerprint], |row| row.get(0))
+            let sql =
+                "SELECT source_id, fingerprint FROM sources WHERE uri = ?1 ORDER BY source_id DESC LIMIT 1";
+            let latest = writer.query_row(sql, [uri], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)));
+            match rusqlite::OptionalExtension::optional(latest)? {
+                Some((source_id, known)) if known == fingerprint => {
+                    writer.execute("UPDATE sources SET done_at = NULL WHERE source_id = ?1", [source_id])?;
+                    Ok(source_id)
+                }
+                _ => {
+                    let sql = "INSERT INTO sources(uri, fingerprint, registered_at) VALUES (?1, ?2, ?3)";
+                    writer.execute(sql, params![uri, fingerprint, at])?;
+                    Ok(writer.last_insert_rowid())
+                }
+            }
         };
         let source_id = work(&self.writer()).map_err(|e| self.wrap(e))?;
         Ok(RegisteredSource { source_id, uri: uri.to_owned() })
@@ -112,11 +119,13 @@ mod tests {
         assert_eq!(ledger.register("/a", "f1", "T").unwrap(), first);
         let changed = ledger.register("/a", "f2", "T").unwrap();
         assert_ne!(changed.source_id, first.source_id);
+        let back = ledger.register("/a", "f1", "T").unwrap();
+        assert!(back.source_id > changed.source_id, "content that changed back is the newest");
         ledger.register("/b", "f", "T").unwrap();
         assert_eq!(ledger.unread_sources().unwrap(), ["/a", "/b"]);
         ledger.source_read(&changed, &SourceState::Done, 7, "T").unwrap();
         assert_eq!(ledger.unread_sources().unwrap(), ["/b"]);
-        assert_eq!(ledger.read_all_again().unwrap(), 3);
+        assert_eq!(ledger.read_all_again().unwrap(), 4);
         assert_eq!(ledger.unread_sources().unwrap(), ["/a", "/b"]);
     }
 }

@@ -111,11 +111,11 @@ fn newest(context: Context<'_>, letter: &DeadLetter, chunk: Chunk) -> Result<Dia
         return Ok(Diagnosis::Stays("a version of it is pending already".into()));
     }
     let written = folder.ledger.held(&chunk.key).map_err(|error| error.to_string())?;
-    // Not by the clock: an older version that was on its way may be written after the newer one was buried. A newer
-    // one from another source has resolved the letter when it was written; a row rebuilt from the sink has no source.
+    // Not by the clock: an older version that was on its way may be written after the newer one was buried. A row
+    // rebuilt from the sink has no source.
     let newer = written.is_some_and(|row| match row.source_id {
         0 => row.embedded_at > letter.last_failed_at,
-        source => source == letter.origin.source_id && row.ordinal > letter.origin.offset,
+        source => (source, row.ordinal) > (letter.origin.source_id, letter.origin.offset),
     });
     Ok(if newer { Diagnosis::Superseded } else { Diagnosis::Chunk(Box::new(chunk)) })
 }

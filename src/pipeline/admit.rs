@@ -32,7 +32,7 @@ pub enum Admission {
         /// By this run.
         now: bool,
     },
-    /// A later record of the same source holds the key.
+    /// A later record, of the same source or of one registered later, holds the key.
     Older,
     /// The very same lies in the DLQ.
     Dead,
@@ -53,7 +53,9 @@ pub struct Held<'a> {
 
 /// Decides. What is pending counts first: it will be written after what the ledger holds now.
 pub fn admit(incoming: &Incoming<'_>, held: &Held<'_>, identity: &str, run: &str) -> Admission {
-    let older = |source_id: i64, ordinal: u64| source_id == incoming.source_id && ordinal > incoming.ordinal;
+    // Sources are numbered as their contents were first registered, so this is the order in which all was first
+    // read: reading two files with one id in common again, in any order, ends where it ended before, at no cost.
+    let older = |source_id: i64, ordinal: u64| (source_id, ordinal) > (incoming.source_id, incoming.ordinal);
     if let Some(pending) = held.pending {
         return match pending {
             HeldPending { same: true, .. } => Admission::Pending,
@@ -116,9 +118,16 @@ mod tests {
         assert_eq!(case("t", 9, &held), Admission::Written { now: false });
         assert_eq!(case("other", 9, &held), Admission::Enqueue);
         assert_eq!(case("other", 4, &held), Admission::Older, "a duplicate id in one file: the last wins");
-        let elsewhere = written("t", 2, 5, "i");
-        let held = Held { written: Some(&elsewhere), ..Held::default() };
-        assert_eq!(case("other", 4, &held), Admission::Enqueue, "ordinals compare within one source only");
+        let later = written("t", 2, 5, "i");
+        let held = Held { written: Some(&later), ..Held::default() };
+        assert_eq!(
+            case("other", 9, &held),
+            Admission::Older,
+            "another source, registered later, has the key"
+        );
+        let earlier = written("t", 0, 5, "i");
+        let held = Held { written: Some(&earlier), ..Held::default() };
+        assert_eq!(case("other", 4, &held), Admission::Enqueue, "this source was registered later");
         let other_space = written("t", 1, 5, "another");
         let held = Held { written: Some(&other_space), ..Held::default() };
         assert_eq!(

@@ -187,9 +187,9 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// Whether it is about a later record of this source.
+    /// Whether it is about a later record: of this source, or of one registered after it.
     pub fn is_newer_than(&self, source_id: i64, ordinal: u64) -> bool {
-        self.origin.source_id == source_id && self.origin.offset > ordinal
+        (self.origin.source_id, self.origin.offset) > (source_id, ordinal)
     }
 
     /// The chunk it was, rebuilt from its payload; `None` for a record that could not be read.
