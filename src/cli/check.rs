@@ -12,7 +12,8 @@ struct Tick {
 }
 
 pub(super) fn check(shared: &Shared) -> Result<Exit, String> {
-    let loaded = setup::config(shared, &[])?;
+    let with_keys = |why| format!("{why}\n\nEvery setting and its default:\n\n{}", crate::config::DEFAULTS);
+    let loaded = setup::config(shared, &[]).map_err(with_keys)?;
     let ticks = tick_off(&loaded.config);
     let ok = ticks.iter().all(|tick| tick.result.is_ok());
     let recovery = recovery_worst(&loaded.config.retry).as_secs_f64();
