@@ -81,12 +81,18 @@ fn the_queue_of_a_finished_folder_may_vanish() {
 fn garble(path: &Path, from: usize, bytes: usize) {
     let mut content = std::fs::read(path).unwrap();
     let end = content.len().min(from + bytes);
-    content[from.min(end)..end]
-        .iter_mut()
-        .enumerate()
-        .for_each(|(i, byte)| *byte ^= 0x5a ^ u8::try_from(i % 256).unwrap());
+    content[from.min(end)..end].iter_mut().zip((0_u8..=255).cycle()).for_each(|(byte, i)| *byte ^= 0x5a ^ i);
     std::fs::write(path, content).unwrap();
 }
+
+/// Cuts a file to so many quarters.
+fn cut(path: &Path, quarters: u64) {
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(file.metadata().unwrap().len() * quarters / 4).unwrap();
+}
+
+/// Something done to a file.
+type Damage = Box<dyn Fn(&Path)>;
 
 #[test]
 fn damaged_files_of_the_queue_are_noticed_or_harmless_and_nothing_is_lost() {
@@ -101,14 +107,9 @@ fn damaged_files_of_the_queue_are_noticed_or_harmless_and_nothing_is_lost() {
         let name = |path: &std::path::PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
         files().into_iter().find(|path| name(path).starts_with(start))
     };
-    let cut = |path: &Path, parts: u64| {
-        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-        file.set_len(file.metadata().unwrap().len() * parts / 4).unwrap();
-    };
     let mut rebuilt = 0;
     for name in ["db", "conf", "snap."] {
-        type Damage<'a> = (String, Box<dyn Fn(&Path) + 'a>);
-        let mut damages: Vec<Damage<'_>> = vec![
+        let mut damages: Vec<(String, Damage)> = vec![
             ("deleted".into(), Box::new(|path| std::fs::remove_file(path).unwrap())),
             ("emptied".into(), Box::new(|path| cut(path, 0))),
             ("cut in half".into(), Box::new(|path| cut(path, 2))),

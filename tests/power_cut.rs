@@ -7,10 +7,15 @@ use std::{
     collections::BTreeSet,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
-use common::{Home, Mount, corpus, may_mount, poll};
+use common::{Home, Mount, Running, corpus, may_mount, poll};
+use forebay::{
+    chunk::{Chunk, ChunkKey, Digest},
+    folder::Folder,
+    queue,
+};
 use rusqlite::Connection;
 
 const CHUNKS: usize = 6_000;
@@ -125,35 +130,43 @@ fn what_was_acknowledged_before_a_power_cut_is_there_after_it() {
     drop(mount);
 }
 
-/// The check above can fail: a file whose writer was told that it is durable, and was lied to, is gone after a cut.
+/// Says to the child of the test below which folder to fill, and whether its flushes shall lie.
+const FILL: &str = "FOREBAY_TEST_FILL";
+const LIE: &str = "FOREBAY_TEST_LIE";
+
+/// The check above can fail: of a store whose flushes lie, as sled's own do, a cut leaves less than was flushed.
 #[test]
 fn a_flush_that_lies_is_seen() {
+    if let Some(dir) = std::env::var_os(FILL) {
+        return fill(Path::new(&dir), std::env::var_os(LIE).is_some());
+    }
     if !may_mount() {
         return;
     }
     let Some((disk, mount)) = Disk::new() else { return };
-    let settings = forebay::queue::Settings { window_chunks: 1_000, cache_mb: 4 };
-    let fill = |name: &str, lie: bool| {
-        let dir = disk.at.join(name);
-        let folder = forebay::folder::Folder::open(&dir, &settings, 1_000).unwrap();
-        forebay::queue::durable::LIE.store(lie, std::sync::atomic::Ordering::Relaxed);
-        for i in 0..200 {
-            folder.queue.enqueue(chunk(i)).unwrap();
+    // In processes of their own, to be killed: after a cut sled may never come back from closing its store.
+    let start = |name: &str, lie: bool| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "a_flush_that_lies_is_seen", "--nocapture"]).env(FILL, disk.at.join(name));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if lie {
+            command.env(LIE, "1");
         }
-        folder.queue.flush().unwrap();
-        folder
+        let child = Running::of(command);
+        poll("it has flushed", || disk.at.join(name).join("flushed").exists().then_some(()));
+        child
     };
-    let (honest, liar) = (fill("honest", false), fill("liar", true));
+    let (honest, liar) = (start("honest", false), start("liar", true));
     if !cut(&disk.at) {
         println!("skipped: this kernel cannot cut the power of ext4");
         return;
     }
-    forebay::queue::durable::LIE.store(false, std::sync::atomic::Ordering::Relaxed);
-    drop((honest, liar));
+    honest.kill();
+    liar.kill();
     drop(mount);
     let mount = disk.mount().expect("the disk mounts again");
     let pending = |name: &str| {
-        let folder = forebay::folder::Folder::open(&disk.at.join(name), &settings, 1_000).unwrap();
+        let folder = Folder::open(&disk.at.join(name), &SETTINGS, 1_000).unwrap();
         (folder.queue.depth().pending, folder.recovered.queue_rebuilt.is_some())
     };
     assert_eq!(pending("honest"), (200, false));
@@ -162,11 +175,24 @@ fn a_flush_that_lies_is_seen() {
     drop(mount);
 }
 
-fn chunk(i: u64) -> forebay::chunk::Chunk {
+const SETTINGS: queue::Settings = queue::Settings { window_chunks: 1_000, cache_mb: 4 };
+
+/// Flushes 200 chunks, says so, and waits to be killed.
+fn fill(dir: &Path, lie: bool) {
+    let folder = Folder::open(dir, &SETTINGS, 1_000).unwrap();
+    queue::durable::LIE.store(lie, std::sync::atomic::Ordering::Relaxed);
+    (0..200).for_each(|i| assert!(!folder.queue.enqueue(chunk(i)).unwrap()));
+    folder.queue.flush().unwrap();
+    std::fs::write(dir.join("flushed"), "").unwrap();
+    // The other end of this pipe lives as long as the test does.
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+fn chunk(i: u64) -> Chunk {
     let text = format!("text {i} {}", "x".repeat(500));
-    forebay::chunk::Chunk {
-        key: forebay::chunk::ChunkKey::new(format!("doc-{i}"), 0),
-        source_hash: forebay::chunk::Digest::of(text.as_bytes()),
+    Chunk {
+        key: ChunkKey::new(format!("doc-{i}"), 0),
+        source_hash: Digest::of(text.as_bytes()),
         text,
         meta: None,
         source_id: 1,

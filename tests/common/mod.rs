@@ -360,5 +360,6 @@ impl Drop for Mount {
     fn drop(&mut self) {
         // Lazily: a failing test may still have a file open.
         let _ = Command::new("umount").arg("-l").arg(&self.at).status();
+        let _ = std::fs::remove_dir(&self.at);
     }
 }
