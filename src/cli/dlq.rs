@@ -162,8 +162,23 @@ pub(super) fn dlq(shared: &Shared, verb: Verb) -> Result<Exit, String> {
         }
     };
     let answer = setup::command(&config, &command)?;
+    nothing_meant(&command, &answer)?;
     print(&command, &answer, shared.json);
     Ok(Exit::Ok)
+}
+
+/// Ids that mean no letter are a mistake, not a success.
+fn nothing_meant(command: &Command, answer: &Value) -> Result<(), String> {
+    let (Command::DlqRedrive { filter, .. } | Command::DlqDiscard { filter, .. }) = command else {
+        return Ok(());
+    };
+    let touched =
+        ["redriven", "superseded", "discarded"].iter().any(|field| answer[field].as_u64() > Some(0));
+    let staying = answer["staying"].as_array().is_some_and(|letters| !letters.is_empty());
+    if filter.ids.is_empty() || touched || staying {
+        return Ok(());
+    }
+    Err("no open dead letter has such an id; see `forebay dlq list`".into())
 }
 
 fn print(command: &Command, answer: &Value, json: bool) {
@@ -175,7 +190,7 @@ fn print(command: &Command, answer: &Value, json: bool) {
         Command::DlqList { .. } => {
             rows().for_each(|letter| println!("{}", line(letter)));
             if rows().next().is_none() {
-                eprintln!("no such dead letter");
+                eprintln!("no dead letter matches");
             }
         }
         Command::DlqStats => {

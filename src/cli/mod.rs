@@ -95,10 +95,21 @@ makes it anew from the journal and the sources. `rebuild` is for a lost ledger, 
     Check,
 }
 
+/// `forebay search … | head -1` ends quietly when `head` does. Not for runs: a client of the control socket that goes
+/// away must not end them.
+#[expect(unsafe_code, reason = "std ignores SIGPIPE and has no call to change that")]
+fn end_with_reader() {
+    // SAFETY: sets a signal's default action, before any thread of ours is started.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 /// Parses, runs, reports.
 pub fn main() -> ExitCode {
     let Cli { shared, verb } = Cli::parse();
     log::start(shared.verbose);
+    if !matches!(verb, Verb::Run(_) | Verb::Demo) {
+        end_with_reader();
+    }
     let result = match verb {
         Verb::Demo => demo::demo(&shared),
         Verb::Run(arguments) => run::run(&shared, &arguments),

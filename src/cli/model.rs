@@ -88,7 +88,7 @@ pub(super) fn model(shared: &Shared, verb: Verb) -> Result<Exit, String> {
                     report.files.iter().map(|file| json!({ "path": file.path, "size": file.size })).collect();
                 println!("{}", json!({ "model": name, "sound": report.is_sound(), "files": files }));
             } else {
-                print!("{report}");
+                println!("{}", report.to_string().trim_end());
             }
             Ok(if report.is_sound() { Exit::Ok } else { Exit::Partial })
         }

@@ -65,6 +65,7 @@ fn whole(estimate: f64) -> u64 {
 struct Moment {
     done: u64,
     total: Option<u64>,
+    skipped: u64,
     chunks: u64,
     tokens: u64,
     dead: u64,
@@ -89,6 +90,7 @@ impl Moment {
         Self {
             done,
             total,
+            skipped: tally.skipped.get() + tally.duplicates.get(),
             chunks: tally.chunks.get(),
             tokens: tally.tokens.get(),
             dead: tally.dead.get(),
@@ -99,9 +101,11 @@ impl Moment {
 
     fn text(&self) -> String {
         let eta = match self.total {
-            Some(total) if self.done > 0 && total > self.done => {
-                duration(self.wall * (total - self.done) as f64 / self.done as f64)
+            // What was skipped took no time; what is left is taken to be work.
+            Some(total) if self.done > self.skipped && total > self.done => {
+                duration(self.wall * (total - self.done) as f64 / (self.done - self.skipped) as f64)
             }
+            Some(total) if total > self.done => "?".into(),
             Some(_) => "0s".into(),
             None => "?".into(),
         };

@@ -16,6 +16,7 @@ use crate::{
     embed::threads::threads_of,
     ops::control,
     pipeline::{self, Line, Stop, report::Report},
+    source,
 };
 
 /// A DLQ share above this is pointed at, in percent.
@@ -32,6 +33,13 @@ pub(super) struct Arguments {
 
 pub(super) fn run(shared: &Shared, arguments: &Arguments) -> Result<Exit, String> {
     let config = setup::config(shared, &[])?.config;
+    // What was mistyped is told before a model is loaded or a folder made.
+    for path in &arguments.paths {
+        source::canonical_uri(path).map_err(|error| error.to_string())?;
+    }
+    if arguments.paths.is_empty() {
+        setup::exists(&config.data.dir)?;
+    }
     let report = embed(&config, &arguments.paths, arguments.reembed)?;
     print(&report, shared.json);
     Ok(report.outcome.into())
@@ -61,6 +69,10 @@ async fn embed_on_runtime(config: &Config, paths: &[PathBuf], reembed: bool) -> 
         sink.kind(),
         config.data.dir.display()
     );
+    if reembed {
+        // Another identity makes everything pending again, not only what is named now.
+        folder.ledger.read_all_again().map_err(|error| error.to_string())?;
+    }
     let (threads, origin) = threads_of(config.model.threads);
     eprintln!("{threads} threads for the forward pass ({origin})");
     let started =
@@ -139,9 +151,10 @@ pub(super) fn print(report: &Report, json: bool) {
     if report.dead_pct() > DEAD_PCT_WARN {
         eprintln!("warning: {:.2} % went to the DLQ; see `forebay dlq stats`", report.dead_pct());
     }
-    if json {
-        println!("{}", serde_json::to_string(report).unwrap_or_default());
-    } else {
-        println!("{report}");
+    if report.pending > 0 {
+        eprintln!("{} chunks are still pending; `forebay run` goes on with them", report.pending);
     }
+    let line = if json { serde_json::to_string(report).unwrap_or_default() } else { report.to_string() };
+    // A reader that went away must not turn a finished run into a failure.
+    let _ = writeln!(std::io::stdout(), "{line}");
 }

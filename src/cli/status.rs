@@ -39,7 +39,7 @@ fn print(status: &Value) {
     }
     if status["run"].is_object() {
         println!(
-            "running   pid {}: {} of {} chunks, {:.0} tok/s, sink gate {}, device gate {}",
+            "running   pid {}: {} of {} chunks, {:.0} tok/s; breaker of the sink {}, of the device {} (closed: work flows)",
             number("/run/pid"),
             number("/run/chunks"),
             number("/run/produced"),

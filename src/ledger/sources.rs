@@ -60,15 +60,17 @@ impl Ledger {
         bytes: u64,
         at: &str,
     ) -> Result<(), LedgerError> {
-        let incomplete = match state {
-            SourceState::Done => None,
-            SourceState::Incomplete(why) => Some(why),
+        // One that misses something stays unread: the next run without a path tries it again.
+        let (done_at, incomplete) = match state {
+            SourceState::Done => (Some(at), None),
+            SourceState::Incomplete(why) => (None, Some(why)),
         };
         let work = |writer: &Connection| -> rusqlite::Result<()> {
             let sql = "UPDATE sources SET done_at = ?2, incomplete = ?3, read_to = ?4 WHERE source_id = ?1";
-            writer.execute(sql, params![source.source_id, at, incomplete, super::signed(bytes)])?;
-            let sql = "UPDATE sources SET done_at = ?2 WHERE uri = ?1 AND done_at IS NULL";
-            writer.execute(sql, params![source.uri, at]).map(drop)
+            writer.execute(sql, params![source.source_id, done_at, incomplete, super::signed(bytes)])?;
+            let sql =
+                "UPDATE sources SET done_at = ?2 WHERE uri = ?1 AND done_at IS NULL AND source_id <> ?3";
+            writer.execute(sql, params![source.uri, at, source.source_id]).map(drop)
         };
         work(&self.writer()).map_err(|e| self.wrap(e))
     }

@@ -1,5 +1,7 @@
 //! Do ledger and sink say the same? Both ways, key by key, and a sample of vectors looked at closely.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::{
@@ -32,6 +34,8 @@ pub struct Verified {
     pub missing_in_ledger: u64,
     /// In both, with another chunk id or identity.
     pub differing: u64,
+    /// In the sink and still pending: a run was cut between sink and ledger, and the next one finishes it.
+    pub unsettled: u64,
     /// Vectors looked at.
     pub sampled: u64,
     /// Of those: absent, of wrong dimension, not finite, not of norm 1.
@@ -62,6 +66,7 @@ struct Walk<'a> {
     head: Option<(ChunkKey, Digest, String)>,
     found: Verified,
     sample: Vec<ChunkKey>,
+    identities: Vec<String>,
     every: u64,
 }
 
@@ -98,17 +103,25 @@ impl Walk<'_> {
         while self.head.as_ref().is_some_and(|(key, ..)| *key < row.key) {
             self.only_in_ledger()?;
         }
+        let pending = self.folder.queue.held(&row.key, &row.chunk_id).is_some_and(|held| held.same);
         match &self.head {
             Some((key, chunk_id, stored)) if *key == row.key => {
-                if *chunk_id != row.chunk_id || *stored != row.identity {
+                if (*chunk_id != row.chunk_id || *stored != row.identity) && pending {
+                    self.found.unsettled += 1;
+                } else if *chunk_id != row.chunk_id || *stored != row.identity {
                     let text = format!("{key} differs between ledger and sink");
                     self.found.differing += 1;
                     self.found.problem(text);
                 }
                 if self.found.sink_rows.is_multiple_of(self.every) && self.sample.len() < SAMPLE {
                     self.sample.push(row.key.clone());
+                    self.identities.push(row.identity.clone());
                 }
                 self.advance()
+            }
+            _ if pending => {
+                self.found.unsettled += 1;
+                Ok(())
             }
             _ => {
                 self.found.missing_in_ledger += 1;
@@ -133,6 +146,7 @@ pub fn verify(folder: &Folder, sink: &dyn Sink, identity: Option<&Identity>) -> 
         head: None,
         found: Verified::default(),
         sample: Vec::new(),
+        identities: Vec::new(),
         every: (count / SAMPLE as u64).max(1),
     };
     walk.advance()?;
@@ -148,18 +162,25 @@ pub fn verify(folder: &Folder, sink: &dyn Sink, identity: Option<&Identity>) -> 
     while walk.head.is_some() {
         walk.only_in_ledger()?;
     }
-    let Walk { mut found, sample, .. } = walk;
+    let Walk { mut found, sample, identities, .. } = walk;
     found.foreign_rows = total - found.sink_rows;
-    look_closely(sink, &sample, &mut found)?;
+    look_closely(sink, &sample, &identities, &mut found)?;
     letters(folder, &mut found)?;
     finish(&mut found);
     Ok(found)
 }
 
-fn look_closely(sink: &dyn Sink, sample: &[ChunkKey], found: &mut Verified) -> Result<(), String> {
+fn look_closely(
+    sink: &dyn Sink,
+    sample: &[ChunkKey],
+    identities: &[String],
+    found: &mut Verified,
+) -> Result<(), String> {
     let vectors = sink.vectors(sample).map_err(|error| error.to_string())?;
-    let dim = vectors.iter().flatten().map(Vec::len).max().unwrap_or(0);
-    for (key, vector) in sample.iter().zip(vectors) {
+    let mut dims: BTreeMap<&str, usize> = BTreeMap::new();
+    for ((key, identity), vector) in sample.iter().zip(identities).zip(vectors) {
+        // All vectors of one identity are of one length: that of the first.
+        let dim = *dims.entry(identity).or_insert_with(|| vector.as_ref().map_or(0, Vec::len));
         found.sampled += 1;
         let norm =
             vector.as_ref().map(|v| v.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt());
@@ -195,13 +216,14 @@ fn finish(found: &mut Verified) {
     found.ok = missing + found.bad_vectors + found.resolved_without_vector == 0;
     if missing > 0 {
         found.problems.push(
-            "to mend: `forebay rebuild --ledger` makes the ledger from the sink, then run the sources again"
+            "to mend: `forebay run` first; if this stays, `forebay rebuild` (it makes the ledger from the sink) and \
+             `forebay run` again"
                 .into(),
         );
     }
     if found.bad_vectors > 0 {
-        found
-            .problems
-            .push("to mend: delete those rows from the sink, `forebay rebuild --ledger`, run again".into());
+        found.problems.push(
+            "to mend: delete those rows from the sink, then `forebay rebuild` and `forebay run`".into(),
+        );
     }
 }

@@ -82,6 +82,7 @@ impl Intake {
         let opened = source::open(&input.path, &settings.source, settings.limits.line_bytes);
         let mut source = opened.map_err(|error| error.to_string())?;
         let (before, mut good) = (self.line.tally.bytes_read.load(Relaxed), 0_u64);
+        let mut unreadable = HashSet::new();
         loop {
             if !self.room() {
                 return Ok(None);
@@ -93,7 +94,9 @@ impl Intake {
                     good += 1;
                     self.record(&input.registered, record)?;
                 }
-                Some(Item::Unreadable(bad)) => self.unreadable(&input.registered, bad)?,
+                Some(Item::Unreadable(bad)) => {
+                    unreadable.insert(self.unreadable(&input.registered, bad)?);
+                }
                 None => break,
             }
         }
@@ -105,6 +108,9 @@ impl Intake {
             }
             None => SourceState::Done,
         };
+        if state == SourceState::Done {
+            tail::close_mended(&self.line, &input.registered.uri, &unreadable)?;
+        }
         Ok(Some(InputEnd { registered: input.registered.clone(), state, bytes: source.bytes_read() }))
     }
 
@@ -221,20 +227,22 @@ impl Intake {
         Ok(())
     }
 
-    fn unreadable(&self, source: &RegisteredSource, bad: Unreadable) -> Result<(), String> {
+    /// Gives the short hash of the record's subject.
+    fn unreadable(&self, source: &RegisteredSource, bad: Unreadable) -> Result<u128, String> {
         let tally = &self.line.tally;
         tally.unreadable.add(1);
         let (uri, offset) = (source.uri.clone(), bad.at.offset);
         let subject = Subject::Record { source: uri.clone(), offset, raw_hash: bad.raw_hash };
-        let standing = self.line.folder.queue.standing(subject.short_hash());
+        let known_as = subject.short_hash();
+        let standing = self.line.folder.queue.standing(known_as);
         match standing.map_err(|error| error.to_string())?.map(|letter| letter.state) {
             Some(LetterState::Discarded) => {
                 tally.skipped.add(1);
-                return Ok(());
+                return Ok(known_as);
             }
             Some(_) => {
                 tally.dead.add(1);
-                return Ok(());
+                return Ok(known_as);
             }
             None => {}
         }
@@ -248,7 +256,8 @@ impl Intake {
             attempts: 1,
             origin: Origin { source_id: source.source_id, source: uri, line: bad.at.line, offset },
             payload: Payload::Raw { base64: base64(&bad.raw), bytes: bad.raw_len },
-        })
+        })?;
+        Ok(known_as)
     }
 
     fn bury(&self, burial: Burial) -> Result<(), String> {

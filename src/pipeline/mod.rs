@@ -70,13 +70,14 @@ pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(task);
 }
 
-/// Registers `paths` and, with none given, whatever was registered before and not read to its end.
+/// Registers `paths` and whatever was registered before and not read to its end. The second value: sentences on
+/// sources that cannot be read on because they are gone.
 ///
 /// # Errors
 /// An input that is not there or is nothing we can read: before any work is done.
-fn register(line: &Line, paths: &[PathBuf]) -> Result<Vec<Input>, StartError> {
+fn register(line: &Line, paths: &[PathBuf]) -> Result<(Vec<Input>, Vec<String>), StartError> {
     let ledger = &line.folder.ledger;
-    let mut all: Vec<PathBuf> = Vec::new();
+    let (mut all, mut gone): (Vec<PathBuf>, Vec<String>) = (Vec::new(), Vec::new());
     for path in paths {
         all.push(PathBuf::from(source::canonical_uri(path)?));
     }
@@ -87,7 +88,9 @@ fn register(line: &Line, paths: &[PathBuf]) -> Result<Vec<Input>, StartError> {
                 tracing::info!(source = uri, "was not read to its end before; it is read again");
                 all.push(path);
             } else {
-                tracing::warn!(source = uri, "was not read to its end before, and is gone now");
+                gone.push(format!(
+                    "{uri}: was not read to its end before, and is gone now; bring it back and run again"
+                ));
             }
         }
     }
@@ -108,7 +111,7 @@ fn register(line: &Line, paths: &[PathBuf]) -> Result<Vec<Input>, StartError> {
         line.know_source(registered.source_id, &uri);
         inputs.push(Input { registered, path });
     }
-    Ok(inputs)
+    Ok((inputs, gone))
 }
 
 /// Runs the line: registers `paths`, embeds all that is pending, ends when nothing is left or [`Line::stop`] was
@@ -118,7 +121,7 @@ fn register(line: &Line, paths: &[PathBuf]) -> Result<Vec<Input>, StartError> {
 /// When it could not start; what goes wrong later is in the report.
 pub async fn run(line: &Arc<Line>, paths: &[PathBuf]) -> Result<Report, StartError> {
     let system = |error: &dyn std::fmt::Display| StartError::System(error.to_string());
-    let inputs = register(line, paths)?;
+    let (inputs, gone) = register(line, paths)?;
     let settled = line.folder.catch_up(line.model.identity())?;
     if settled > 0 {
         tracing::info!(settled, "chunks were written before a crash and need not be embedded again");
@@ -148,11 +151,11 @@ pub async fn run(line: &Arc<Line>, paths: &[PathBuf]) -> Result<Report, StartErr
         .ok()
         .and_then(Result::ok)
         .unwrap_or_default();
-    Ok(close(line, &ends))
+    Ok(close(line, &ends, gone))
 }
 
 /// The report, stored where there is room for it. Whatever was written is told even when it cannot be.
-fn close(line: &Line, ends: &[InputEnd]) -> Report {
+fn close(line: &Line, ends: &[InputEnd], gone: Vec<String>) -> Report {
     let ledger = &line.folder.ledger;
     if let Err(error) = line.folder.queue.flush() {
         line.halt(error.to_string());
@@ -162,7 +165,7 @@ fn close(line: &Line, ends: &[InputEnd]) -> Report {
             line.halt(error.to_string());
         }
     }
-    let report = report(line, ends);
+    let report = report(line, ends, gone);
     if let Err(error) = ledger.record_run(&line.run, &report) {
         tracing::error!(%error, "the report of the run could not be stored in the ledger");
     }
@@ -205,19 +208,17 @@ fn bury_suspects(line: &Line) -> Result<(), StartError> {
     Ok(())
 }
 
-fn report(line: &Line, ends: &[InputEnd]) -> Report {
+fn report(line: &Line, ends: &[InputEnd], gone: Vec<String>) -> Report {
     let tally = &line.tally;
     // What is redriven meanwhile is in no number here.
     let counting = line.counting();
     let produced = tally.produced.get();
     let (pending, wall_s) = (line.folder.queue.depth().pending as u64, tally.wall().as_secs_f64());
-    let incomplete: Vec<String> = ends
-        .iter()
-        .filter_map(|end| match &end.state {
-            SourceState::Incomplete(why) => Some(why.clone()),
-            SourceState::Done => None,
-        })
-        .collect();
+    let mut incomplete = gone;
+    incomplete.extend(ends.iter().filter_map(|end| match &end.state {
+        SourceState::Incomplete(why) => Some(why.clone()),
+        SourceState::Done => None,
+    }));
     let stopped = line.stopped();
     let outcome = match &stopped {
         Some(Stop::Halted(_)) => Outcome::Halted,

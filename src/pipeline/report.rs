@@ -59,8 +59,7 @@ pub struct Report {
     pub identity: String,
     /// How it ended.
     pub outcome: Outcome,
-    /// Why, when it was halted.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Why, when it was halted; else null.
     pub halted: Option<String>,
     /// What was missing in the input, a sentence each.
     pub incomplete: Vec<String>,

@@ -1,9 +1,20 @@
-//! A document that was read again in full loses its stale tail chunks at once: those beyond its new length.
+//! What a full reading shows to be gone: a document's stale tail chunks (those beyond its new length), and records
+//! that could not be read and are no longer in their source.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    time::Duration,
+};
 
 use super::{circuit::Event, line::Line};
-use crate::{chunk::ChunkKey, sink::SinkError};
+use crate::{
+    chunk::ChunkKey,
+    queue::{
+        dead::{DeadLetter, State, Subject},
+        dlq::Filter,
+    },
+    sink::SinkError,
+};
 
 /// Removes chunks `count..` of a document from queue, DLQ, sink and ledger, in this order: until the ledger has
 /// forgotten them, the next reading does it again.
@@ -44,6 +55,26 @@ pub fn drop_stale(line: &Line, doc_id: &str, count: u64) -> Result<(), String> {
     let keys: Vec<ChunkKey> = stale.into_iter().collect();
     delete(line, &keys)?;
     folder.ledger.remove(&keys).map_err(|e| text(&e))
+}
+
+/// Closes letters of records that a source, read again to its end, no longer holds: they were mended or moved.
+///
+/// # Errors
+/// A sentence, when the queue cannot be used.
+pub fn close_mended(line: &Line, uri: &str, still: &HashSet<u128>) -> Result<(), String> {
+    let queue = &line.folder.queue;
+    if queue.letter_counts().sum(|_, state| matches!(state, State::Open | State::Quarantined)) == 0 {
+        return Ok(());
+    }
+    let gone = |letter: &DeadLetter| {
+        matches!(&letter.subject, Subject::Record { source, .. } if source == uri)
+            && letter.state != State::Redriven
+            && !still.contains(&letter.subject.short_hash())
+    };
+    let letters = queue.letters(&Filter::default(), usize::MAX).map_err(|error| error.to_string())?;
+    let closed: Vec<_> =
+        letters.into_iter().filter(gone).map(|letter| (letter.id, "superseded".to_owned())).collect();
+    queue.resolve(&closed).map_err(|error| error.to_string())
 }
 
 /// Deletes from the sink, waiting while it is down.

@@ -50,15 +50,18 @@ pub enum Sync {
 }
 
 impl Sync {
-    /// Writes nothing itself: call it round a flush that had something to write.
+    /// `write` must change the store and flush it. It is tried a few times, because sled's own flusher may come
+    /// first and leave the flush nothing to do.
     ///
     /// # Errors
     /// When the data file cannot be opened for the fallback.
-    pub fn prove(dir: &Path, flush: impl FnOnce() -> sled::Result<()>) -> std::io::Result<Self> {
-        let before = CALLS.load(Ordering::Relaxed);
-        flush().map_err(std::io::Error::from)?;
-        if CALLS.load(Ordering::Relaxed) > before {
-            return Ok(Self::Interposed);
+    pub fn prove(dir: &Path, write: impl Fn() -> sled::Result<()>) -> std::io::Result<Self> {
+        for _ in 0..5 {
+            let before = CALLS.load(Ordering::Relaxed);
+            write().map_err(std::io::Error::from)?;
+            if CALLS.load(Ordering::Relaxed) > before {
+                return Ok(Self::Interposed);
+            }
         }
         let sync = Self::Own(File::open(dir.join("db"))?);
         sync.after_flush()?;

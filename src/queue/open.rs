@@ -60,12 +60,15 @@ impl Queue {
     ) -> Result<(Self, OpenReport), QueueError> {
         let db = open_tree(dir, settings)?;
         let generation = check(&db, expect)?;
-        db.insert(entry::META, Meta { store: expect.store, generation }.encode())?;
-        let sync =
-            durable::Sync::prove(dir, || db.flush().map(drop)).map_err(|error| match error.kind() {
-                std::io::ErrorKind::StorageFull => QueueError::DiskFull,
-                _ => QueueError::NotDurable(error),
-            })?;
+        let meta = Meta { store: expect.store, generation }.encode();
+        let write = || {
+            db.insert(entry::META, meta.clone())?;
+            db.flush().map(drop)
+        };
+        let sync = durable::Sync::prove(dir, write).map_err(|error| match error.kind() {
+            std::io::ErrorKind::StorageFull => QueueError::DiskFull,
+            _ => QueueError::NotDurable(error),
+        })?;
         let mut report = OpenReport { generation, ..OpenReport::default() };
         let marks = read_marks(&db)?;
         let mut state = State {
