@@ -196,7 +196,7 @@ fn the_fields_of_json_are_a_contract() {
     let home = Home::new();
     let report = home.run(&[&case("c02_poison_in_batch.jsonl")], 1);
     let run = "run documents produced unreadable duplicates chunks skipped dead pending tokens truncated embedded \
-               passes wall_s tokens_per_s idle_pct cost identity outcome incomplete";
+               passes wall_s tokens_per_s idle_pct cost identity outcome halted incomplete";
     assert_eq!(fields(&report.0).join(" "), run);
     let stored = std::fs::read_to_string(home.data("runs.jsonl")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&stored).unwrap(), report.0, "what is stored is what was said");
@@ -209,7 +209,7 @@ fn the_fields_of_json_are_a_contract() {
     assert_eq!(status["last_runs"][0], report.0);
     assert_eq!(
         fields(&home.verified()).join(" "),
-        "ledger_rows sink_rows foreign_rows missing_in_sink missing_in_ledger differing sampled bad_vectors \
+        "ledger_rows sink_rows foreign_rows missing_in_sink missing_in_ledger differing unsettled sampled bad_vectors \
          other_identity resolved_without_vector problems ok"
     );
     let check = home.forebay(&["check", "--json"]).exits(0).json();

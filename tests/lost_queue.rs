@@ -215,3 +215,31 @@ fn a_journal_that_lost_its_end_is_refused_and_made_again_from_the_queue() {
     std::fs::remove_dir_all(home.data("queue")).unwrap();
     same_as_before(&home, &input, &letters);
 }
+
+#[test]
+fn a_sink_that_is_not_the_one_that_was_written_is_refused_by_name_and_rebuilt() {
+    let home = Home::new();
+    let input = home.file("in.jsonl", corpus(20));
+    home.run(&[&input], 0);
+    std::fs::rename(home.data("vectors.db"), home.at("older.db")).unwrap();
+    let told = ["ledger recorded last", "forebay rebuild"];
+    home.forebay(&["run", &input]).exits(2).says(&told);
+    std::fs::copy(home.at("older.db"), home.data("vectors.db")).unwrap();
+    let more = home.file("more.jsonl", record("new", "one more"));
+    home.run(&[&more], 0);
+    std::fs::copy(home.at("older.db"), home.data("vectors.db")).unwrap();
+    home.forebay(&["run", &input]).exits(2).says(&told);
+    home.forebay(&["rebuild"]).exits(0);
+    assert_eq!(home.run(&[], 0).n("embedded"), 1, "only what the older copy lacks");
+    home.holds(21);
+}
+
+#[test]
+fn a_lost_witness_does_not_orphan_what_was_written() {
+    let home = Home::new();
+    let input = home.file("in.jsonl", corpus(20));
+    home.run(&[&input], 0);
+    std::fs::remove_file(home.data("witness")).unwrap();
+    assert_eq!(home.run(&[&input], 0).n("embedded"), 0);
+    home.holds(20);
+}

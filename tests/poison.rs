@@ -163,3 +163,25 @@ fn a_mended_input_resolves_its_letters_as_superseded() {
     assert_eq!((text(&letters[0], "state"), text(&letters[0], "resolved_how")), ("resolved", "superseded"));
     home.holds(2);
 }
+
+#[test]
+fn a_record_mended_in_its_file_closes_its_letter_and_one_that_only_moved_is_counted_once() {
+    let home = Home::new();
+    let good = record("a", "good");
+    let input = home.file("in.jsonl", format!("{good}{{\"id\":\"b\"}}\n{{\"id\":\"c\"}}\n"));
+    assert_eq!(home.run(&[&input], 1).n("dead"), 2);
+    home.file(
+        "in.jsonl",
+        format!("{good}{}{{\"id\":\"c\"}}\n", record("b", "mended, and longer than it was")),
+    );
+    assert_eq!(home.run(&[&input], 1).n("dead"), 1);
+    let open = || -> Vec<String> {
+        let letters = home.letters().into_iter().filter(|letter| letter["state"] == "open");
+        letters.map(|letter| text(&letter, "doc_id").to_owned()).collect()
+    };
+    assert_eq!(open(), ["c"], "the letter of b is closed, c has one, not two");
+    home.file("in.jsonl", format!("{good}{}{}", record("b", "mended"), record("c", "mended")));
+    home.run(&[&input], 0);
+    assert!(open().is_empty());
+    home.holds(3);
+}

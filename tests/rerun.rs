@@ -187,3 +187,26 @@ fn one_id_in_two_files_ends_where_it_ended_and_costs_nothing_again() {
     assert_eq!(now(), ["from a"], "also when it changed back");
     idle(&home, &[&a, &b], 0);
 }
+
+/// `text` as one gzip member.
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    std::io::Write::write_all(&mut encoder, text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn a_source_that_was_cut_or_vanished_is_told_until_it_was_read_whole() {
+    let home = Home::new();
+    let whole = gzip(&corpus(2_000));
+    let input = home.file("in.jsonl.gz", &whole[..whole.len() / 2]);
+    let cut = home.run(&[&input], 1);
+    assert!(cut.n("chunks") < 2_000 && cut.0["incomplete"].to_string().contains("cut"), "{}", cut.0);
+    assert!(home.run(&[], 1).0["incomplete"].to_string().contains("cut"), "also without a path");
+    std::fs::remove_file(home.at("in.jsonl.gz")).unwrap();
+    assert!(home.run(&[], 1).0["incomplete"].to_string().contains("gone"));
+    home.file("in.jsonl.gz", &whole);
+    home.run(&[], 0);
+    home.holds(2_000);
+    idle(&home, &[&input], 0);
+}

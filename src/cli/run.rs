@@ -14,7 +14,7 @@ use super::{Exit, Shared, progress, setup};
 use crate::{
     config::Config,
     embed::threads::threads_of,
-    ops::control,
+    ops::{control, verify::same_sink},
     pipeline::{self, Line, Stop, report::Report},
     source,
 };
@@ -69,6 +69,7 @@ async fn embed_on_runtime(config: &Config, paths: &[PathBuf], reembed: bool) -> 
         sink.kind(),
         config.data.dir.display()
     );
+    same_sink(&folder, sink.as_ref())?;
     if reembed {
         // Another identity makes everything pending again, not only what is named now.
         folder.ledger.read_all_again().map_err(|error| error.to_string())?;

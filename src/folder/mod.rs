@@ -148,9 +148,6 @@ impl Folder {
         let lived = ["queue", "ledger.db", "dead-letters.jsonl"].iter().any(|name| dir.join(name).exists());
         let had_witness = witness.is_some();
         let mut witness = witness.unwrap_or_else(Witness::of_new_folder);
-        if !had_witness {
-            witness.write(dir)?;
-        }
         if !new_ledger && witness.generation > 0 && !ledger_path.exists() {
             let path = ledger_path.display().to_string();
             return Err(FolderError::Damaged {
@@ -161,6 +158,12 @@ impl Folder {
         }
         let ledger = Ledger::open(&ledger_path)?;
         restrict(&ledger_path);
+        // The ledger knows the id too: a lost witness must not turn our own vectors into those of another store.
+        let noted = ledger.store(&witness.store.to_string())?;
+        if !had_witness {
+            witness.store = noted.parse().unwrap_or(witness.store);
+            witness.write(dir)?;
+        }
         let expect = Expect {
             store: witness.store.as_u128(),
             generation: witness.generation,

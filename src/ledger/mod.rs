@@ -127,6 +127,32 @@ impl Ledger {
         row.optional().map_err(|e| self.wrap(e))
     }
 
+    /// The key that was recorded last, if it is still held: a sink that lacks it is not the one that was written.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn latest(&self) -> Result<Option<Written>, LedgerError> {
+        let key = self.reader().query_row("SELECT doc_id, chunk_index FROM latest", [], |row| {
+            Ok(ChunkKey { doc_id: row.get(0)?, chunk_index: row.get::<_, i64>(1)?.cast_unsigned() })
+        });
+        match key.optional().map_err(|e| self.wrap(e))? {
+            Some(key) => self.held(&key),
+            None => Ok(None),
+        }
+    }
+
+    /// The id of the data folder, as it was first noted here; notes `store` when there is none yet.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn store(&self, store: &str) -> Result<String, LedgerError> {
+        let work = |writer: &Connection| -> rusqlite::Result<String> {
+            writer.execute("INSERT OR IGNORE INTO meta(key, value) VALUES ('store', ?1)", [store])?;
+            writer.query_row("SELECT value FROM meta WHERE key = 'store'", [], |row| row.get(0))
+        };
+        work(&self.writer()).map_err(|e| self.wrap(e))
+    }
+
     /// Records what the sink has confirmed, with the dead letters this resolves. Durable on return.
     ///
     /// # Errors
@@ -152,6 +178,11 @@ impl Ledger {
                         row.run,
                         row.embedded_at
                     ])?;
+                }
+                if let Some(row) = rows.last() {
+                    let sql = "INSERT OR REPLACE INTO latest(one, doc_id, chunk_index) VALUES (1, ?1, ?2)";
+                    let mut latest = transaction.prepare_cached(sql)?;
+                    latest.execute(params![row.key.doc_id, signed(row.key.chunk_index)])?;
                 }
                 let mut resolve = transaction
                     .prepare_cached("INSERT OR REPLACE INTO resolved(letter, how) VALUES (?1, ?2)")?;

@@ -24,7 +24,7 @@ use crate::pipeline::{Line, worker::Worker};
 const FILE: &str = "control.sock";
 /// Longest request and, on the client's side, patience for the answer.
 const REQUEST_BYTES: u64 = 1024 * 1024;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// A socket's path is limited to 107 bytes; a longer one is reached through a descriptor of its folder.
 const PATH_BYTES: usize = 100;
 
@@ -113,6 +113,8 @@ pub fn ask(dir: &Path, command: &Command) -> Option<Result<Value, String>> {
     Some(match talk(&mut stream) {
         Ok(Answer::Ok(value)) => Ok(value),
         Ok(Answer::Error(why)) => Err(why),
-        Err(error) => Err(format!("the running process did not answer ({error}); try again")),
+        Err(error) => Err(format!(
+            "the process that holds the folder does not answer ({error}); its pid stands in the file `lock`"
+        )),
     })
 }

@@ -58,6 +58,24 @@ impl Verified {
     }
 }
 
+/// Whether the sink is the one that the ledger was written with: it must hold what was recorded last.
+///
+/// # Errors
+/// A sentence, when it was deleted, moved, replaced, or is an older copy.
+pub fn same_sink(folder: &Folder, sink: &dyn Sink) -> Result<(), String> {
+    let Some(latest) = folder.ledger.latest().map_err(|error| error.to_string())? else { return Ok(()) };
+    if !sink.keeps_rows()
+        || sink.vectors(std::slice::from_ref(&latest.key)).map_err(|e| e.to_string())? != [None]
+    {
+        return Ok(());
+    }
+    Err(format!(
+        "the sink lacks {}, which the ledger recorded last: it was deleted, replaced or restored from an older copy. \
+         Put it back, or type `forebay rebuild` (the ledger is made from what the sink holds now) and `forebay run`",
+        latest.key
+    ))
+}
+
 /// Walks ledger and sink side by side, both in key order.
 struct Walk<'a> {
     folder: &'a Folder,

@@ -86,6 +86,11 @@ pub trait Sink: Send + Sync {
     /// Name of the kind, for messages and metrics.
     fn kind(&self) -> &'static str;
 
+    /// Whether rows can be found again: not so for one that only counts them.
+    fn keeps_rows(&self) -> bool {
+        true
+    }
+
     /// Creates what is absent and refuses what does not fit, before any input is read.
     ///
     /// # Errors

@@ -20,6 +20,10 @@ impl Null {
 }
 
 impl Sink for Null {
+    fn keeps_rows(&self) -> bool {
+        false
+    }
+
     fn kind(&self) -> &'static str {
         "null"
     }

@@ -65,8 +65,8 @@ impl Decoded {
     /// # Errors
     /// Unreadable, not a regular file, or of a format that is not supported.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
-        let file = File::open(path).map_err(|error| SourceError::io(path, error))?;
-        let meta = file.metadata().map_err(|error| SourceError::io(path, error))?;
+        // Looked at before it is opened: opening a pipe waits for its other end.
+        let meta = std::fs::metadata(path).map_err(|error| SourceError::io(path, error))?;
         if meta.is_dir() {
             let next =
                 "give the files one by one (folders come later); supported today: JSON lines, plain or gzip";
@@ -76,6 +76,7 @@ impl Decoded {
             let next = "a source must be readable again: write it to a file first";
             return Err(SourceError::format(path, "is not a regular file", next));
         }
+        let file = File::open(path).map_err(|error| SourceError::io(path, error))?;
         let read = Arc::new(AtomicU64::new(0));
         let mut stored = BufReader::with_capacity(BUFFER, Counted { file, read: Arc::clone(&read) });
         let head = stored.fill_buf().map_err(|error| SourceError::io(path, error))?;
