@@ -113,8 +113,15 @@ pub fn ask(dir: &Path, command: &Command) -> Option<Result<Value, String>> {
     Some(match talk(&mut stream) {
         Ok(Answer::Ok(value)) => Ok(value),
         Ok(Answer::Error(why)) => Err(why),
+        // It went away in the middle: the folder is free, or soon will be.
+        Err(error) if gone(&error) => return None,
         Err(error) => Err(format!(
             "the process that holds the folder does not answer ({error}); its pid stands in the file `lock`"
         )),
     })
+}
+
+fn gone(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }

@@ -8,7 +8,7 @@ use std::{
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
@@ -139,7 +139,7 @@ impl Sqlite {
         schema::admit(&conn, &self.path)?;
         // No effect on a file that exists.
         conn.pragma_update(None, "page_size", PAGE_BYTES).map_err(sql)?;
-        let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sql)?;
+        let mode = to_wal(&conn, self.busy_timeout).map_err(sql)?;
         if mode != "wal" {
             return Err(SinkError::Unusable(format!(
                 "{} is on a file system without write-ahead logging (journal mode {mode}); set sink.path to a file \
@@ -362,5 +362,21 @@ impl Sink for Sqlite {
         let mut conn = self.reader()?;
         search::nearest(&mut conn, &identity.stored(), query, limit)
             .map_err(|error| native::fault(&self.path, "searching", error))
+    }
+}
+/// Switches to write-ahead logging; gives the mode that holds now. When two open a new file at once, SQLite tells one of
+/// them that it is busy without waiting for its timeout, so the wait is ours.
+fn to_wal(conn: &Connection, patience: Duration) -> rusqlite::Result<String> {
+    let start = Instant::now();
+    loop {
+        match conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)) {
+            Err(error)
+                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
+                    && start.elapsed() < patience =>
+            {
+                std::thread::park_timeout(Duration::from_millis(10));
+            }
+            result => return result,
+        }
     }
 }
