@@ -128,12 +128,20 @@ fn state(conn: &Connection, path: &Path) -> Result<State, SinkError> {
     }
 }
 
+/// As [`state`], of one moment: another opener may be creating the tables meanwhile.
+fn steady_state(conn: &Connection, path: &Path) -> Result<State, SinkError> {
+    let tx = conn
+        .unchecked_transaction()
+        .map_err(|error| native::fault(path, "reading the sink's schema", error))?;
+    state(&tx, path)
+}
+
 /// Refuses a file that is neither ours nor free for us, without changing it.
 ///
 /// # Errors
 /// [`SinkError::Unusable`].
 pub fn admit(conn: &Connection, path: &Path) -> Result<(), SinkError> {
-    state(conn, path).map(|_| ())
+    steady_state(conn, path).map(drop)
 }
 
 /// Refuses a file that is not a sink of ours, for reading.
@@ -141,7 +149,7 @@ pub fn admit(conn: &Connection, path: &Path) -> Result<(), SinkError> {
 /// # Errors
 /// [`SinkError::Unusable`].
 pub fn readable(conn: &Connection, path: &Path) -> Result<(), SinkError> {
-    match state(conn, path)? {
+    match steady_state(conn, path)? {
         State::Ours => Ok(()),
         State::Absent => Err(SinkError::Unusable(format!(
             "{} holds no vectors yet; run `forebay run PATH` first",
