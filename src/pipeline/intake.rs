@@ -4,7 +4,7 @@ use std::{
     collections::HashSet,
     path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -50,13 +50,18 @@ pub struct Intake {
     /// Chunks that were pending when the run began, and count as taken up already.
     adopted: HashSet<u128>,
     chunk_tokens: usize,
+    /// When the free space was last looked at, and found to be enough.
+    roomy_at: Option<Instant>,
 }
+
+/// How long the free space may go without being looked at.
+const ROOMY: Duration = Duration::from_millis(100);
 
 impl Intake {
     /// An intake; `adopted` are the chunks found pending.
     pub fn new(line: Arc<Line>, dead: DeadLane, adopted: HashSet<u128>) -> Self {
         let chunk_tokens = chunk_tokens(&line);
-        Self { line, dead, adopted, chunk_tokens }
+        Self { line, dead, adopted, chunk_tokens, roomy_at: None }
     }
 
     /// Reads all inputs to their ends, or until the line drains. Inputs that were read whole are returned.
@@ -116,16 +121,30 @@ impl Intake {
 
     /// Waits for room in the window and on the disk; the reader says when that has taken too long. False when the
     /// line drains.
-    fn room(&self) -> bool {
-        let (line, patience) = (&self.line, Duration::from_millis(200));
-        while !line.draining() {
-            if free_mb(&line.folder.dir).is_some_and(|free| free < line.settings.limits.min_free_mb) {
+    fn room(&mut self) -> bool {
+        let patience = Duration::from_millis(200);
+        while !self.line.draining() {
+            if !self.roomy() {
                 std::thread::park_timeout(patience);
-            } else if line.folder.queue.wait_for_room(line.settings.window_chunks, patience) {
+                continue;
+            }
+            let line = &self.line;
+            if line.folder.queue.wait_for_room(line.settings.window_chunks, patience) {
                 return true;
             }
         }
         false
+    }
+
+    /// Whether the disk has room, looked at a few times a second: asking costs as much as reading a record.
+    fn roomy(&mut self) -> bool {
+        if self.roomy_at.is_some_and(|at| at.elapsed() < ROOMY) {
+            return true;
+        }
+        let min = self.line.settings.limits.min_free_mb;
+        let roomy = free_mb(&self.line.folder.dir).is_none_or(|free| free >= min);
+        self.roomy_at = roomy.then(Instant::now);
+        roomy
     }
 
     fn record(&mut self, source: &RegisteredSource, record: Record) -> Result<(), String> {

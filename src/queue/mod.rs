@@ -212,9 +212,7 @@ impl Queue {
             state.remove(seq);
         }
         // An older version may be out at the same time.
-        let out: Vec<u64> = state.marks.values().flatten().copied().collect();
-        let out: Vec<u64> =
-            out.into_iter().filter(|seq| state.window.slot(*seq).is_some_and(|s| s.key == hash)).collect();
+        let out = state.window.out(hash);
         out.iter().for_each(|seq| state.window.cancel(*seq));
         let cancelled = Cancelled { waiting: waiting.is_some(), out: !out.is_empty() };
         if cancelled.any() {

@@ -62,7 +62,7 @@ pub enum Pick {
 pub struct Window {
     slots: HashMap<u64, Slot>,
     by_key: HashMap<u128, u64>,
-    /// Versions that are being worked on although a newer one of their key came.
+    /// Versions that are being worked on although a newer one of their key came, or none is wanted any more.
     older: HashMap<u128, Vec<u64>>,
     ready: BTreeSet<u64>,
     delayed: BTreeSet<(Instant, u64)>,
@@ -149,6 +149,13 @@ impl Window {
         Some(slot)
     }
 
+    /// Every version of this key that is being worked on.
+    pub fn out(&self, key: u128) -> Vec<u64> {
+        let versions = self.by_key.get(&key).into_iter().chain(self.older.get(&key).into_iter().flatten());
+        let out = |seq: &u64| self.slots.get(seq).is_some_and(|slot| matches!(slot.place, Place::Leased(_)));
+        versions.copied().filter(out).collect()
+    }
+
     /// Whether a newer chunk of the same key is pending, or was.
     pub fn superseded(&self, seq: u64) -> bool {
         self.slots.get(&seq).is_some_and(|slot| {
@@ -162,6 +169,7 @@ impl Window {
             slot.cancelled = true;
             if self.by_key.get(&slot.key) == Some(&seq) {
                 self.by_key.remove(&slot.key);
+                self.older.entry(slot.key).or_default().push(seq);
             }
         }
     }
