@@ -10,10 +10,24 @@ use crate::{
     embed::expect::{Expect, Family, Pooling},
 };
 
-const WIDTH: usize = 32;
-const INNER: usize = 64;
-const LAYERS: usize = 2;
-const HEADS: usize = 4;
+/// Sizes of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Numbers of a hidden state, and so of the vector.
+    pub width: usize,
+    /// Numbers between the two layers of the feed-forward part.
+    pub inner: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Attention heads.
+    pub heads: usize,
+}
+
+/// What the tests use.
+pub const TINY: Shape = Shape { width: 32, inner: 64, layers: 2, heads: 4 };
+
+/// Six of the 24 layers of bge-m3, at their full width; for benches.
+pub const BGE_M3_OF_6: Shape = Shape { width: 1_024, inner: 4_096, layers: 6, heads: 16 };
 
 /// Writes a tiny model into `folder` (created if absent) and says what it is. XLM-R: CLS pooling, 4,200
 /// tokens at most; BERT: mean pooling, 300 tokens.
@@ -21,6 +35,14 @@ const HEADS: usize = 4;
 /// # Errors
 /// What writing the files said.
 pub fn write(folder: &Path, family: Family, seed: u64) -> io::Result<Expect> {
+    write_shaped(folder, family, seed, TINY)
+}
+
+/// As [`write`], in another shape (with the tiny vocabulary).
+///
+/// # Errors
+/// What writing the files said.
+pub fn write_shaped(folder: &Path, family: Family, seed: u64, shape: Shape) -> io::Result<Expect> {
     let (pooling, max_length, first) = match family {
         Family::XlmRoberta => (Pooling::Cls, 4_200, 2),
         Family::Bert => (Pooling::Mean, 300, 0),
@@ -31,14 +53,14 @@ pub fn write(folder: &Path, family: Family, seed: u64) -> io::Result<Expect> {
     };
     let config = json!({
         "model_type": family.as_str(),
-        "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-        "intermediate_size": INNER, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
+        "hidden_size": shape.width, "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads,
+        "intermediate_size": shape.inner, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
         "max_position_embeddings": max_length + first, "vocab_size": vocab_size,
         "type_vocab_size": if family == Family::Bert { 2 } else { 1 },
         "pad_token_id": first / 2, "position_embedding_type": "absolute",
         "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.02,
     });
-    let weights = safetensors(&shapes(&config), seed);
+    let weights = safetensors(&shapes(&config, shape), seed);
     let tokenizer = serde_json::to_vec(&tokenizer)?;
     std::fs::create_dir_all(folder.join("1_Pooling"))?;
     let write_json =
@@ -49,7 +71,7 @@ pub fn write(folder: &Path, family: Family, seed: u64) -> io::Result<Expect> {
     write_json(
         "1_Pooling/config.json",
         &json!({
-            "word_embedding_dimension": WIDTH,
+            "word_embedding_dimension": shape.width,
             "pooling_mode_cls_token": pooling == Pooling::Cls,
             "pooling_mode_mean_tokens": pooling == Pooling::Mean,
         }),
@@ -63,7 +85,7 @@ pub fn write(folder: &Path, family: Family, seed: u64) -> io::Result<Expect> {
         pooling,
         normalize: true,
         max_length,
-        dim: WIDTH,
+        dim: shape.width,
         document_prefix: String::new(),
         query_prefix: String::new(),
         weights_sha256: Digest::of(&weights),
@@ -84,25 +106,26 @@ fn modules() -> Value {
 }
 
 /// Names and shapes of all tensors of a model with this `config.json`.
-fn shapes(config: &Value) -> BTreeMap<String, Vec<usize>> {
+fn shapes(config: &Value, shape: Shape) -> BTreeMap<String, Vec<usize>> {
     let size = |key: &str| usize::try_from(config[key].as_u64().unwrap_or(0)).expect("a small number");
+    let Shape { width, inner, layers, .. } = shape;
     let mut shapes = BTreeMap::new();
     let mut add = |name: &str, shape: &[usize]| {
         shapes.insert(name.to_owned(), shape.to_vec());
     };
-    add("embeddings.word_embeddings.weight", &[size("vocab_size"), WIDTH]);
-    add("embeddings.position_embeddings.weight", &[size("max_position_embeddings"), WIDTH]);
-    add("embeddings.token_type_embeddings.weight", &[size("type_vocab_size"), WIDTH]);
+    add("embeddings.word_embeddings.weight", &[size("vocab_size"), width]);
+    add("embeddings.position_embeddings.weight", &[size("max_position_embeddings"), width]);
+    add("embeddings.token_type_embeddings.weight", &[size("type_vocab_size"), width]);
     let mut norms = vec!["embeddings.LayerNorm".to_owned()];
-    for layer in 0..LAYERS {
+    for layer in 0..layers {
         let at = |name: &str| format!("encoder.layer.{layer}.{name}");
         for (name, out, width) in [
-            ("attention.self.query", WIDTH, WIDTH),
-            ("attention.self.key", WIDTH, WIDTH),
-            ("attention.self.value", WIDTH, WIDTH),
-            ("attention.output.dense", WIDTH, WIDTH),
-            ("intermediate.dense", INNER, WIDTH),
-            ("output.dense", WIDTH, INNER),
+            ("attention.self.query", width, width),
+            ("attention.self.key", width, width),
+            ("attention.self.value", width, width),
+            ("attention.output.dense", width, width),
+            ("intermediate.dense", inner, width),
+            ("output.dense", width, inner),
         ] {
             add(&format!("{}.weight", at(name)), &[out, width]);
             add(&format!("{}.bias", at(name)), &[out]);
@@ -110,8 +133,8 @@ fn shapes(config: &Value) -> BTreeMap<String, Vec<usize>> {
         norms.extend([at("attention.output.LayerNorm"), at("output.LayerNorm")]);
     }
     for norm in norms {
-        add(&format!("{norm}.weight"), &[WIDTH]);
-        add(&format!("{norm}.bias"), &[WIDTH]);
+        add(&format!("{norm}.weight"), &[width]);
+        add(&format!("{norm}.bias"), &[width]);
     }
     shapes
 }
