@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     path::PathBuf,
+    cell::Cell,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -10,6 +11,7 @@ use std::{
 use super::{
     admit::{Admission, Held, Incoming, admit},
     dead_letter::Dead,
+    inbox::Next,
     line::{DeadLane, Line},
     tail,
     triage::burial,
@@ -43,6 +45,15 @@ pub struct InputEnd {
     pub bytes: u64,
 }
 
+/// What was read.
+#[derive(Clone, Debug, Default)]
+pub struct Read {
+    /// Inputs that were read to their ends.
+    pub ends: Vec<InputEnd>,
+    /// Whether it ended because the window was full.
+    pub window_full: bool,
+}
+
 /// Reads the inputs of a run.
 pub struct Intake {
     line: Arc<Line>,
@@ -50,20 +61,38 @@ pub struct Intake {
     /// Chunks that were pending when the run began, and count as taken up already.
     adopted: HashSet<u128>,
     chunk_tokens: usize,
+    /// Whether a full window ends it; else it waits for room.
+    stop_when_full: bool,
+    window_full: Cell<bool>,
 }
 
 impl Intake {
     /// An intake; `adopted` are the chunks found pending.
     pub fn new(line: Arc<Line>, dead: DeadLane, adopted: HashSet<u128>) -> Self {
         let chunk_tokens = chunk_tokens(&line);
-        Self { line, dead, adopted, chunk_tokens }
+        Self { line, dead, adopted, chunk_tokens, stop_when_full: false, window_full: Cell::new(false) }
     }
 
-    /// Reads all inputs to their ends, or until the line drains. Inputs that were read whole are returned.
-    pub fn run(mut self, inputs: &[Input]) -> Vec<InputEnd> {
+    /// One that ends where a run's waits: when the window or the disk is full.
+    pub fn stopping_when_full(self) -> Self {
+        Self { stop_when_full: true, ..self }
+    }
+
+    /// Reads what comes into the line's inbox, until that is closed or the line drains.
+    pub fn run(mut self) -> Read {
+        const PATIENCE: Duration = Duration::from_millis(200);
         let mut ends = Vec::new();
-        for input in inputs {
-            match self.read(input) {
+        while !self.line.draining() {
+            let input = match self.line.inbox.next(PATIENCE) {
+                Next::Input(input) => input,
+                Next::Idle => {
+                    // The reader may be waiting for just this.
+                    self.line.folder.queue.nudge();
+                    continue;
+                }
+                Next::Closed => break,
+            };
+            match self.read(&input) {
                 Ok(Some(end)) => ends.push(end),
                 Ok(None) => break,
                 Err(why) => {
@@ -72,9 +101,9 @@ impl Intake {
                 }
             }
         }
-        self.line.intake_done.store(true, Relaxed);
+        self.line.inbox.ended();
         self.line.folder.queue.nudge();
-        ends
+        Read { ends, window_full: self.window_full.get() }
     }
 
     fn read(&mut self, input: &Input) -> Result<Option<InputEnd>, String> {
@@ -115,14 +144,26 @@ impl Intake {
     }
 
     /// Waits for room in the window and on the disk; the reader says when that has taken too long. False when the
-    /// line drains.
+    /// line drains, or at once when it is not to be waited for.
     fn room(&self) -> bool {
-        let (line, patience) = (&self.line, Duration::from_millis(200));
+        let line = &self.line;
+        let patience = Duration::from_millis(if self.stop_when_full { 0 } else { 200 });
+        let min_free_mb = line.settings.limits.min_free_mb;
         while !line.draining() {
-            if free_mb(&line.folder.dir).is_some_and(|free| free < line.settings.limits.min_free_mb) {
+            let disk_full = free_mb(&line.folder.dir).is_some_and(|free| free < min_free_mb);
+            if disk_full && self.stop_when_full {
+                line.halt(format!(
+                    "the disk of {} has less than limits.min_free_mb = {min_free_mb}; free some space and type \
+                     `forebay run`, which reads on",
+                    line.folder.dir.display()
+                ));
+            } else if disk_full {
                 std::thread::park_timeout(patience);
             } else if line.folder.queue.wait_for_room(line.settings.window_chunks, patience) {
                 return true;
+            } else if self.stop_when_full {
+                self.window_full.set(true);
+                return false;
             }
         }
         false
@@ -216,6 +257,7 @@ impl Intake {
         match admission {
             Admission::Enqueue => {
                 let made_way = self.line.folder.queue.enqueue(chunk).map_err(|error| error.to_string())?;
+                tally.enqueued.add(1);
                 tally.duplicates.add(u64::from(made_way));
             }
             Admission::Pending | Admission::Older | Admission::Written { now: true } => {
