@@ -2,9 +2,23 @@
 
 mod common;
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::Path, time::Instant};
 
 use common::{Home, corpus, record};
+use forebay::{
+    chunk::{ChunkKey, Digest, chunk_id},
+    error::{Class, Fault},
+    ops::{
+        Context,
+        command::{Command, execute},
+    },
+    pipeline::report::Outcome,
+    queue::{
+        dead::{Burial, Origin, Payload, Subject},
+        dlq::Filter,
+    },
+    testkit::rig::{Rig, chunk_line},
+};
 use rusqlite::Connection;
 use serde_json::Value;
 
@@ -21,7 +35,8 @@ fn with_letters(n: usize) -> Home {
 
 fn long(n: usize) -> String {
     let text = format!("{CANARY} ").repeat(60);
-    let line = |i| serde_json::json!({ "id": format!("long-{i}"), "chunk_index": 0, "text": format!("{text}{i}") });
+    let line =
+        |i| serde_json::json!({ "id": format!("long-{i}"), "chunk_index": 0, "text": format!("{text}{i}") });
     (0..n).map(|i| format!("{}\n", line(i))).collect()
 }
 
@@ -65,7 +80,8 @@ fn exported_letters_go_on_on_another_machine() {
 
     let import = |expected: [u64; 5], code| {
         let said = there.forebay(&["dlq", "import", path, "--json"]).exits(code).json();
-        let found = ["added", "updated", "unchanged", "standing", "refused"].map(|f| said[f].as_u64().unwrap());
+        let found =
+            ["added", "updated", "unchanged", "standing", "refused"].map(|f| said[f].as_u64().unwrap());
         assert_eq!(found, expected);
     };
     import([5, 0, 0, 0, 0], 0);
@@ -103,8 +119,12 @@ fn a_line_that_is_no_letter_is_refused_with_its_place_and_the_others_go_on() {
     there.run(&[&good], 0);
     let file = there.file("mixed.jsonl", format!("nonsense\n{newer}\n\n{forged}\n[1]\n{second}"));
     let ran = there.forebay(&["dlq", "import", &file, "--json"]).exits(1);
-    let says = ["mixed.jsonl:1: not a dead letter", "mixed.jsonl:2: its form is \"forebay-dead-letter-v9\"",
-        "mixed.jsonl:4: its text is not", "mixed.jsonl:5:"];
+    let says = [
+        "mixed.jsonl:1: not a dead letter",
+        "mixed.jsonl:2: its form is \"forebay-dead-letter-v9\"",
+        "mixed.jsonl:4: its text is not",
+        "mixed.jsonl:5:",
+    ];
     let ran = ran.says(&says);
     assert_eq!((&ran.json()["added"], &ran.json()["refused"]), (&1.into(), &4.into()));
     assert!(!ran.stderr.contains(CANARY) && !ran.stderr.contains("sparrow"), "{ran}");
@@ -137,7 +157,10 @@ fn letters_as_tables_answer_ordinary_sql() {
         one("SELECT doc_id || ' ' || why FROM letters JOIN audit ON letter = id WHERE what = 'discard'"),
         "long-1 seen"
     );
-    assert_eq!(one("SELECT typeof(attempts) || typeof(chunk_index) FROM letters WHERE kind = 'chunk' LIMIT 1"), "integerinteger");
+    assert_eq!(
+        one("SELECT typeof(attempts) || typeof(chunk_index) FROM letters WHERE kind = 'chunk' LIMIT 1"),
+        "integerinteger"
+    );
     assert!(one("SELECT CAST(raw AS TEXT) FROM letters WHERE kind = 'record'").contains(CANARY));
     assert!(one("SELECT text FROM letters WHERE doc_id = 'long-2'").contains(CANARY));
     use std::os::unix::fs::PermissionsExt as _;
@@ -188,7 +211,8 @@ fn closed_letters_are_purged_after_their_time_and_open_ones_are_not() {
     let home = with_letters(3);
     let all = home.letters();
     home.forebay(&["dlq", "discard", ids(&all)[0], "--reason", "x"]).exits(0);
-    let run = |days: &str| home.run(&[&STRICT[..], &["--set", &format!("dlq.retain_days={days}")]].concat(), 0);
+    let run =
+        |days: &str| home.run(&[&STRICT[..], &["--set", &format!("dlq.retain_days={days}")]].concat(), 0);
     run("30");
     assert_eq!(home.letters().len(), 3);
     // As if it had been closed long ago: brought over from a folder where it was.
@@ -245,8 +269,11 @@ fn a_purge_killed_at_any_moment_is_finished_by_the_next() {
         std::thread::park_timeout(std::time::Duration::from_micros(wait_us));
         purge.kill();
         let left = home.letters();
-        let open: BTreeSet<String> =
-            left.iter().filter(|l| l["state"] == "open").map(|l| l["id"].as_str().unwrap().to_owned()).collect();
+        let open: BTreeSet<String> = left
+            .iter()
+            .filter(|l| l["state"] == "open")
+            .map(|l| l["id"].as_str().unwrap().to_owned())
+            .collect();
         assert_eq!(open, keep);
     }
     home.forebay(&["dlq", "purge", "--discarded"]).exits(0);
@@ -292,12 +319,98 @@ fn lists_come_page_by_page_and_by_state() {
 }
 
 #[test]
-fn a_letter_resolved_within_the_run_leaves_exit_0() {
+fn a_letter_of_another_source_is_not_this_runs() {
     let home = Home::new();
-    let input = home.file("in.jsonl", record("cut", "x").trim_end().trim_end_matches('}').to_owned() + "\n" + &corpus(3));
+    let cut = record("cut", "x").trim_end().trim_end_matches('}').to_owned();
+    let input = home.file("in.jsonl", cut + "\n" + &corpus(3));
     assert_eq!(home.run(&[&input], 1).outcome(), "partial");
-    // A letter of another source is not this run's.
     let other = home.file("other.jsonl", record("fine", "water"));
     assert_eq!(home.run(&[&other], 0).outcome(), "complete");
     assert_eq!(home.run(&[&input], 1).outcome(), "partial");
+}
+
+#[test]
+fn a_letter_resolved_within_its_run_is_not_left_by_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::new(dir.path());
+    let path = rig.input("in.jsonl", &["{".to_owned(), chunk_line("d", 0, "water")]);
+    assert_eq!(rig.run(std::slice::from_ref(&path)).outcome, Outcome::Partial);
+    let line = rig.line();
+    let letter = line.folder.queue.letters(&Filter::default(), 9).unwrap().remove(0);
+    assert!(!line.leaves_dead().unwrap(), "no source of it was read by this run");
+    line.know_source(letter.origin.source_id, &letter.origin.source);
+    assert!(line.leaves_dead().unwrap());
+    line.folder.queue.resolve(&[(letter.id, "as_is".into())]).unwrap();
+    assert!(!line.leaves_dead().unwrap());
+}
+
+/// `FOREBAY_LETTERS=100000` measures; the bounds are for a busy machine.
+#[test]
+fn many_letters_are_counted_and_given_up_quickly() {
+    let n: usize = std::env::var("FOREBAY_LETTERS").ok().and_then(|n| n.parse().ok()).unwrap_or(10_000);
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::new(dir.path());
+    let timed =
+        |what: &str, start: Instant| println!("{n} letters: {what} {:.2} s", start.elapsed().as_secs_f64());
+    let start = Instant::now();
+    let folder = rig.folder();
+    let text = "some text of a chunk ".repeat(25);
+    for page in (0..n).collect::<Vec<_>>().chunks(256) {
+        let burials = page.iter().map(|i| (None, burial(*i, &text))).collect();
+        folder.queue.bury(burials).unwrap();
+    }
+    timed("buried in", start);
+    drop(folder);
+    let start = Instant::now();
+    let folder = rig.folder();
+    timed("opened in", start);
+    let start = Instant::now();
+    let stats = folder.queue.letter_stats().unwrap();
+    timed("stats in", start);
+    assert!(start.elapsed().as_secs_f64() < 1.0);
+    assert_eq!((stats.len(), stats.iter().map(|class| class.open).sum::<u64>()), (2, n as u64));
+    assert_eq!(stats.iter().map(|class| class.attempts_worst).max(), Some(3));
+    let settings = forebay::testkit::rig::settings();
+    let context = Context { folder: &folder, line: None, source: &settings.source, line_bytes: 1 << 20 };
+    let all = |mut command: Command, field: &str| {
+        let (start, mut sum) = (Instant::now(), 0);
+        loop {
+            let answer = execute(context, &command).unwrap();
+            sum += answer[field].as_u64().unwrap();
+            match (command.filter_mut(), answer["next"].as_str().and_then(|id| id.parse().ok())) {
+                (Some(filter), Some(next)) => filter.after = Some(next),
+                _ => break,
+            }
+        }
+        timed(field, start);
+        assert_eq!(sum, n as u64);
+        start.elapsed().as_secs_f64()
+    };
+    let (filter, who) = (Filter::default(), "test".to_owned());
+    let redriven =
+        all(Command::DlqRedrive { filter: filter.clone(), dry_run: false, who: who.clone() }, "redriven");
+    let discarded = all(Command::DlqDiscard { filter, reason: "x".into(), who: who.clone() }, "discarded");
+    let start = Instant::now();
+    assert_eq!(folder.queue.purge_closed(u64::MAX).unwrap(), n as u64);
+    timed("purged in", start);
+    if n == 10_000 {
+        assert!(redriven < 30.0 && discarded < 30.0, "{redriven} s, {discarded} s");
+    }
+}
+
+fn burial(i: usize, text: &str) -> Burial {
+    let (key, text) = (ChunkKey::new(format!("d{i}"), 0), format!("{text}{i}"));
+    let class = if i % 3 == 0 { Class::TooLong } else { Class::ModelFailed };
+    let hash = Digest::of(text.as_bytes());
+    Burial {
+        chunk_id: Some(chunk_id(&key, &hash)),
+        doc_id: Some(key.doc_id.clone()),
+        subject: Subject::Chunk(key),
+        identity: Some("i".into()),
+        stage: class.stage(),
+        fault: Fault::new(class, "why"),
+        attempts: 3,
+        origin: Origin { source_id: 1, source: "s".into(), line: 1, offset: i as u64 },
+        payload: Payload::Chunk { text, meta: None, source_hash: hash },
+    }
 }

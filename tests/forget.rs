@@ -44,12 +44,18 @@ fn written() -> Home {
 fn a_document_is_gone_from_every_file() {
     let home = written();
     let before = home.sink_rows();
-    assert!(holding(&home.data(""), CANARY).iter().any(|path| path.ends_with("vectors.db")), "the search sees");
+    assert!(
+        holding(&home.data(""), CANARY).iter().any(|path| path.ends_with("vectors.db")),
+        "the search sees"
+    );
     let ran = home.forebay(&["forget", DOC, "--json"]).exits(0).says(&["the source still has it"]);
     let said = ran.json();
     let rows = said["sink_rows"].as_u64().unwrap();
     assert!(rows > 50, "{said}");
-    assert_eq!((&said["ledger_rows"], &said["documents"], &said["scrubbed"]), (&rows.into(), &1.into(), &true.into()));
+    assert_eq!(
+        (&said["ledger_rows"], &said["documents"], &said["scrubbed"]),
+        (&rows.into(), &1.into(), &true.into())
+    );
     assert_eq!(holding(&home.data(""), CANARY), [""; 0]);
     home.holds(before - rows);
     // Unknown now, and told so; nothing of it is kept.
@@ -65,15 +71,25 @@ fn pending_chunks_and_dead_letters_of_it_go_too() {
     let home = Home::new();
     let long = format!("{CANARY} ").repeat(60);
     let chunk = |id: &str, index: u64| {
-        format!("{}\n", serde_json::json!({ "id": id, "chunk_index": index, "text": format!("{long}{index}") }))
+        format!(
+            "{}\n",
+            serde_json::json!({ "id": id, "chunk_index": index, "text": format!("{long}{index}") })
+        )
     };
-    let input = home.file("in.jsonl", corpus(3) + &chunk(DOC, 0) + &chunk(DOC, 1) + &chunk("other", 0)
-        + &format!("{{\"id\":\"{DOC}\",\"text\":[\"{CANARY}\"]}}\n"));
+    let input = home.file(
+        "in.jsonl",
+        corpus(3)
+            + &chunk(DOC, 0)
+            + &chunk(DOC, 1)
+            + &chunk("other", 0)
+            + &format!("{{\"id\":\"{DOC}\",\"text\":[\"{CANARY}\"]}}\n"),
+    );
     let strict = ["--set", "model.truncation=bury", "--set", "model.max_length=50"];
     home.run(&[&[&*input][..], &strict].concat(), 1);
     let letters = home.letters();
     assert_eq!(letters.len(), 4);
-    let first = letters.iter().find(|letter| letter["doc_id"] == DOC).unwrap()["id"].as_str().unwrap().to_owned();
+    let first =
+        letters.iter().find(|letter| letter["doc_id"] == DOC).unwrap()["id"].as_str().unwrap().to_owned();
     home.forebay(&["dlq", "redrive", &first]).exits(0);
     // Lines of the spool are overwritten where they stand.
     std::fs::create_dir(home.data("spool")).unwrap();
@@ -121,7 +137,10 @@ fn a_forgetting_killed_at_any_moment_is_finished_by_the_next_verb() {
         forget.kill();
         let found = home.verified();
         let left = found["ledger_rows"].as_u64().unwrap();
-        assert!(left == all || !home.texts().iter().any(|(key, _)| key.starts_with(DOC)), "all of it or nothing");
+        assert!(
+            left == all || !home.texts().iter().any(|(key, _)| key.starts_with(DOC)),
+            "all of it or nothing"
+        );
         home.forebay(&["forget", DOC]);
         assert_eq!(holding(&home.data(""), CANARY), [""; 0]);
         assert!(home.verified()["ok"] == true);

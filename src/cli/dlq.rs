@@ -188,8 +188,9 @@ impl Which {
 }
 
 fn state(text: &str) -> Result<State, String> {
-    serde_json::from_value(Value::String(text.to_owned()))
-        .map_err(|_| format!("unknown state {text:?}; known: open, redriven, quarantined, resolved, discarded"))
+    serde_json::from_value(Value::String(text.to_owned())).map_err(|_| {
+        format!("unknown state {text:?}; known: open, redriven, quarantined, resolved, discarded")
+    })
 }
 
 fn stage(text: &str) -> Result<Stage, String> {
@@ -255,7 +256,9 @@ pub(super) fn dlq(shared: &Shared, verb: Verb) -> Result<Exit, String> {
             session.ask(&Command::Scrub)?;
             letters::object(&answer, json);
             if session.end_purged()? {
-                eprintln!("a run holds the data folder: the last bytes leave the queue's files with the next open after it");
+                eprintln!(
+                    "a run holds the data folder: the last bytes leave the queue's files with the next open after it"
+                );
             }
         }
         Verb::Export { file, sqlite, which } => {
@@ -322,7 +325,9 @@ fn changed(session: &mut Session<'_>, command: Command) -> Result<Value, String>
     let staying = all["staying"].as_array().is_some_and(|letters| !letters.is_empty());
     // Ids that mean no letter are a mistake, not a success.
     match by_id && !touched && !staying {
-        true if purge => Err("no closed dead letter has such an id; open ones are purged with --force only".into()),
+        true if purge => {
+            Err("no closed dead letter has such an id; open ones are purged with --force only".into())
+        }
         true => Err("no open dead letter has such an id; see `forebay dlq list`".into()),
         false => Ok(all),
     }

@@ -76,7 +76,8 @@ pub(super) fn import(session: &mut Session<'_>, path: &Path) -> Result<(Value, E
         ("stdin".into(), Box::new(std::io::stdin().lock()))
     } else {
         let name = path.display().to_string();
-        let file = File::open(path).map_err(|error| format!("{name}: {error}; name a file of `dlq export`"))?;
+        let file =
+            File::open(path).map_err(|error| format!("{name}: {error}; name a file of `dlq export`"))?;
         (name, Box::new(file))
     };
     let mut reader = BufReader::new(reader);

@@ -129,7 +129,8 @@ impl LetterTables {
                 row.raw,
                 row.raw_bytes.map(signed),
             ])?;
-            let mut insert = self.connection.prepare_cached("INSERT INTO audit VALUES (?1,?2,?3,?4,?5,?6)")?;
+            let mut insert =
+                self.connection.prepare_cached("INSERT INTO audit VALUES (?1,?2,?3,?4,?5,?6)")?;
             for (step, done) in (1_i64..).zip(&row.audit) {
                 insert.execute(params![row.id, step, done.at, done.what, done.who, done.why])?;
             }

@@ -5,7 +5,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{Context, export, forget, import, purge, redrive, status};
-use crate::queue::{dead::DeadLetter, dlq::{Filter, PAGE_BYTES}};
+use crate::queue::{
+    dead::DeadLetter,
+    dlq::{Filter, PAGE_BYTES},
+};
 
 /// A verb.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -131,7 +131,8 @@ fn spool(
     let mut lines = 0;
     for path in entries.flatten().map(|entry| entry.path()) {
         if path.extension().is_some_and(|ending| ending == "jsonl") {
-            lines += blank(&path, docs, reading, known).map_err(|error| format!("{}: {error}", path.display()))?;
+            lines +=
+                blank(&path, docs, reading, known).map_err(|error| format!("{}: {error}", path.display()))?;
         }
     }
     Ok(lines)

@@ -68,9 +68,11 @@ impl Queue {
         let key = entry::hashed(entry::DEAD, transition.id().as_u128());
         let stored = self.shared.db.get(key)?;
         let before = stored.as_deref().map(decode).transpose()?;
-        let indexed = before.as_ref().zip(stored).map(|(letter, bytes)| index::Entry::of(letter, bytes.len()));
+        let indexed =
+            before.as_ref().zip(stored).map(|(letter, bytes)| index::Entry::of(letter, bytes.len()));
         state.put(entry::JOURNAL, known);
-        let subject = before.as_ref().map(|letter| entry::hashed(entry::DEAD_BY_KEY, letter.subject.short_hash()));
+        let subject =
+            before.as_ref().map(|letter| entry::hashed(entry::DEAD_BY_KEY, letter.subject.short_hash()));
         let after = transition.apply(before, at);
         let Some(after) = after else {
             let (Transition::Purge { .. }, Some(indexed)) = (transition, indexed) else {
@@ -133,7 +135,8 @@ impl Queue {
         state.put(entry::JOURNAL, place(end, epoch));
         state.take(NEXT_JOURNAL);
         self.shared.apply(&mut state)?;
-        let bytes_left = self.shared.db.get(super::renew::REMOVED)?.is_some_and(|what| what == super::renew::JOURNAL);
+        let bytes_left =
+            self.shared.db.get(super::renew::REMOVED)?.is_some_and(|what| what == super::renew::JOURNAL);
         if bytes_left || state.journal.is_worth_compacting(state.letters.bytes()) {
             self.compact(&mut state)?;
             state.take(super::renew::REMOVED);

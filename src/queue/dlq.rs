@@ -83,7 +83,11 @@ impl Queue {
         self.standing_in(&mut state, subject)
     }
 
-    pub(super) fn standing_in(&self, state: &mut State, subject: u128) -> Result<Option<DeadLetter>, QueueError> {
+    pub(super) fn standing_in(
+        &self,
+        state: &mut State,
+        subject: u128,
+    ) -> Result<Option<DeadLetter>, QueueError> {
         self.shared.apply(state)?;
         let Some(id) = self.shared.db.get(entry::hashed(entry::DEAD_BY_KEY, subject))? else {
             return Ok(None);

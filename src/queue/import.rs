@@ -9,10 +9,7 @@ use super::{
     dead::{DeadLetter, FORM, Payload, State, Subject, Transition},
     now_text,
 };
-use crate::{
-    chunk::DOC_ID_BYTES_MAX,
-    error::MESSAGE_CHARS_MAX,
-};
+use crate::{chunk::DOC_ID_BYTES_MAX, error::MESSAGE_CHARS_MAX};
 
 /// What came of merging letters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +38,9 @@ fn fate(letter: &DeadLetter, here: Option<&DeadLetter>, standing: Option<Uuid>) 
     let hidden = letter.state.stands() && standing.is_some_and(|id| id != letter.id);
     match here {
         // Its chunk is on its way here: whatever happened elsewhere, this ends first.
-        Some(here) if here.state == State::Redriven || here.changed_at() >= letter.changed_at() => Fate::Unchanged,
+        Some(here) if here.state == State::Redriven || here.changed_at() >= letter.changed_at() => {
+            Fate::Unchanged
+        }
         _ if hidden => Fate::Standing,
         Some(_) => Fate::Update,
         None => Fate::Add,

@@ -192,9 +192,7 @@ impl Queue {
         });
         let mut lanes: Vec<sled::Iter> = meant
             .map(|(class, state)| {
-                self.shared
-                    .db
-                    .range(index::key(class, state, after)..=index::key(class, state, u128::MAX))
+                self.shared.db.range(index::key(class, state, after)..=index::key(class, state, u128::MAX))
             })
             .collect();
         // The lanes ascend each; the lowest head of all is next.

@@ -56,7 +56,8 @@ pub(super) fn is_due(db: &sled::Db) -> Result<bool, QueueError> {
     if db.get(REMOVED)?.is_some_and(|what| what == EVERYWHERE) {
         return Ok(true);
     }
-    let after_last = db.get(SIZE)?.and_then(|bytes| Some(u64::from_le_bytes(bytes.as_ref().try_into().ok()?)));
+    let after_last =
+        db.get(SIZE)?.and_then(|bytes| Some(u64::from_le_bytes(bytes.as_ref().try_into().ok()?)));
     Ok(is_bloated(db.size_on_disk()?, after_last.unwrap_or(0)))
 }
 
@@ -148,7 +149,7 @@ mod tests {
 
     fn store(dir: &Path, keys: u32) {
         let db = open_tree(dir, &SETTINGS).unwrap();
-        (0..keys).for_each(|n| _ = db.insert(n.to_be_bytes(), &[7; 100]).unwrap());
+        (0..keys).for_each(|n| _ = db.insert(n.to_be_bytes(), vec![7; 100]).unwrap());
         db.flush().unwrap();
     }
 
