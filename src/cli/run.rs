@@ -77,7 +77,7 @@ async fn embed_on_runtime(
     let place = Arc::new(OnceLock::new());
     background(signals(Arc::clone(&place)))?;
     let model = setup::model(config)?;
-    let folder = setup::folder(config)?;
+    let folder = setup::folder_to_run(config)?;
     if reembed {
         // Another identity makes everything pending again, not only what is named now.
         folder.ledger.read_all_again().map_err(|error| error.to_string())?;

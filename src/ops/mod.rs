@@ -4,6 +4,10 @@
 pub mod command;
 pub mod control;
 pub mod document;
+pub mod export;
+pub mod forget;
+pub mod import;
+pub mod purge;
 pub mod rebuild;
 mod redrive;
 pub mod status;
