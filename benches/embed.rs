@@ -71,8 +71,8 @@ fn generated(c: &mut Criterion, name: &str, write: impl Fn(&Path) -> std::io::Re
 
 fn embed(c: &mut Criterion) {
     generated(c, "tiny", |folder| tiny::write(folder, Family::XlmRoberta, 1), 20_000);
-    let shape = tiny::BGE_M3_OF_6;
-    let write = |folder: &Path| tiny::write_shaped(folder, Family::XlmRoberta, 1, shape);
+    let like = tiny::Like { shape: tiny::BGE_M3_OF_6, ..tiny::Like::XLM_ROBERTA };
+    let write = |folder: &Path| tiny::write_like(folder, &like, 1);
     generated(c, "bge-m3 shape, 6 layers", write, 3_000);
     // Where the demo puts it.
     match forebay::embed::open(&settings("all-MiniLM-L6-v2", "")) {

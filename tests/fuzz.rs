@@ -168,7 +168,7 @@ fn whatever_the_settings_say_the_loader_answers() {
         };
         match Config::load(&request) {
             Ok(loaded) => {
-                assert!(loaded.config.retry.max_attempts >= 1 && loaded.config.queue.window_chunks >= 1)
+                assert!(loaded.config.retry.max_attempts >= 1 && loaded.config.queue.window_chunks >= 1);
             }
             Err(error) => assert!(!error.problems.is_empty() && !error.to_string().is_empty()),
         }
