@@ -85,7 +85,7 @@ fn enqueueing_while_a_run_ends_loses_nothing() {
         let second = home.file("second.jsonl", record(&format!("second-{round}"), "other words"));
         let mut run = home.start(&["run", &first]);
         // Beside it, at its end, or after it.
-        poll("the run has begun", || (home.data("lock").exists() || run.ended()).then_some(()));
+        poll("the run has begun", || (home.data("control.sock").exists() || run.ended()).then_some(()));
         home.forebay(&["enqueue", &second]).exits(0);
         run.wait().exits(0);
     }
