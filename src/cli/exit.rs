@@ -47,7 +47,7 @@ impl Exit {
 impl From<Outcome> for Exit {
     fn from(outcome: Outcome) -> Self {
         match outcome {
-            Outcome::Complete => Self::Ok,
+            Outcome::Complete | Outcome::Limited => Self::Ok,
             Outcome::Partial => Self::Partial,
             Outcome::Halted => Self::Halted,
             Outcome::Interrupted => Self::Interrupted,

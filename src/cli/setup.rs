@@ -94,6 +94,7 @@ pub(super) fn run_settings(config: &Config) -> RunSettings {
         source: config.source.clone(),
         window_chunks: config.queue.window_chunks,
         limits: config.limits.clone(),
+        limit: None,
         dlq_alert_depth: config.dlq.alert_depth,
     }
 }

@@ -4,6 +4,8 @@
 //! or damaged is moved aside and made anew from the journal (dead letters) and the sources (pending work).
 
 mod lock;
+mod retire;
+pub mod spool;
 pub mod witness;
 
 use std::{
@@ -143,6 +145,7 @@ impl Folder {
     ) -> Result<Self, FolderError> {
         make_private(dir)?;
         let lock = Lock::take(dir)?;
+        spool::sweep(dir);
         let ledger_path = dir.join("ledger.db");
         let witness = Witness::read(dir)?;
         let lived = ["queue", "ledger.db", "dead-letters.jsonl"].iter().any(|name| dir.join(name).exists());

@@ -12,7 +12,7 @@ use std::{
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use serde::Serialize;
-pub use sources::{RegisteredSource, SourceState};
+pub use sources::{KnownSource, RegisteredSource, SourceState};
 use uuid::Uuid;
 
 use crate::chunk::{ChunkKey, Digest};
@@ -125,6 +125,15 @@ impl Ledger {
             })
         });
         row.optional().map_err(|e| self.wrap(e))
+    }
+
+    /// All that is recorded of a document, in the order of its chunks.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn document(&self, doc_id: &str) -> Result<Vec<Written>, LedgerError> {
+        let found = self.tail(doc_id, 0)?.into_iter().map(|index| self.held(&ChunkKey::new(doc_id, index)));
+        found.filter_map(Result::transpose).collect()
     }
 
     /// The key that was recorded last, if it is still held: a sink that lacks it is not the one that was written.

@@ -7,7 +7,7 @@ use rusqlite::{Connection, config::DbConfig};
 use super::{LedgerError, wrap};
 
 /// `PRAGMA user_version` of the ledger.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 
 const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS chunks(
@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS chunks(
   run TEXT NOT NULL, embedded_at TEXT NOT NULL, PRIMARY KEY (doc_id, chunk_index)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS sources(
   source_id INTEGER PRIMARY KEY AUTOINCREMENT, uri TEXT NOT NULL, fingerprint TEXT NOT NULL, registered_at TEXT NOT NULL,
-  read_to INTEGER NOT NULL DEFAULT 0, done_at TEXT, incomplete TEXT);
+  read_to INTEGER NOT NULL DEFAULT 0, done_at TEXT, incomplete TEXT, dropped_at TEXT);
 CREATE INDEX IF NOT EXISTS sources_uri ON sources(uri, source_id);
 CREATE TABLE IF NOT EXISTS runs(run TEXT PRIMARY KEY, report TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -36,13 +36,51 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Creates the tables; refuses a newer format.
+/// What format 2 adds: when a spooled input was dropped, because all of it had been done.
+const FROM_1: &str = "ALTER TABLE sources ADD COLUMN dropped_at TEXT;";
+
+/// Creates the tables, or brings an older format up to ours; refuses a newer one.
 pub(super) fn migrate(path: &Path, connection: &Connection) -> Result<(), LedgerError> {
     let wrap = |error| wrap(path, error);
     let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(wrap)?;
     if found > FORMAT {
         return Err(LedgerError::Newer { path: path.display().to_string(), found, known: FORMAT });
     }
-    let sql = format!("BEGIN IMMEDIATE;{TABLES}PRAGMA user_version = {FORMAT};COMMIT;");
+    let older = if found == 1 { FROM_1 } else { "" };
+    let sql = format!("BEGIN IMMEDIATE;{older}{TABLES}PRAGMA user_version = {FORMAT};COMMIT;");
     connection.execute_batch(&sql).map_err(wrap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{Ledger, SourceState};
+
+    /// As version 0.1.0 made it.
+    const FORMAT_1: &str = "
+        CREATE TABLE sources(
+          source_id INTEGER PRIMARY KEY AUTOINCREMENT, uri TEXT NOT NULL, fingerprint TEXT NOT NULL,
+          registered_at TEXT NOT NULL, read_to INTEGER NOT NULL DEFAULT 0, done_at TEXT, incomplete TEXT);
+        INSERT INTO sources(uri, fingerprint, registered_at, done_at) VALUES ('/a', 'f', 'T', 'T');
+        INSERT INTO sources(uri, fingerprint, registered_at) VALUES ('/b', 'g', 'T');
+        PRAGMA user_version = 1;";
+
+    #[test]
+    fn a_ledger_of_format_1_is_brought_up_with_all_it_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger.db");
+        Connection::open(&path).unwrap().execute_batch(FORMAT_1).unwrap();
+        for _ in 0..2 {
+            let ledger = Ledger::open(&path).unwrap();
+            assert_eq!(ledger.unread_sources().unwrap(), ["/b"]);
+            let known = ledger.register("/a", "f", "T").unwrap();
+            assert_eq!(known.source_id, 1, "known sources keep their numbers");
+            ledger.source_read(&known, &SourceState::Done, 1, "T").unwrap();
+        }
+        let ledger = Ledger::open(&path).unwrap();
+        ledger.drop_source("/a", "T").unwrap();
+        let version: i64 =
+            Connection::open(&path).unwrap().query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+        assert_eq!(version, FORMAT);
+    }
 }

@@ -14,6 +14,17 @@ pub struct RegisteredSource {
     pub uri: String,
 }
 
+/// What is known of one uri.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownSource {
+    /// Its numbers, one a content.
+    pub numbers: Vec<i64>,
+    /// Whether all of them were read to their ends.
+    pub done: bool,
+    /// Whether it is no longer kept.
+    pub dropped: bool,
+}
+
 /// How far a source was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceState {
@@ -35,7 +46,10 @@ impl Ledger {
             let latest = writer.query_row(sql, [uri], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)));
             match rusqlite::OptionalExtension::optional(latest)? {
                 Some((source_id, known)) if known == fingerprint => {
-                    writer.execute("UPDATE sources SET done_at = NULL WHERE source_id = ?1", [source_id])?;
+                    writer.execute(
+                        "UPDATE sources SET done_at = NULL, dropped_at = NULL WHERE source_id = ?1",
+                        [source_id],
+                    )?;
                     Ok(source_id)
                 }
                 _ => {
@@ -81,7 +95,8 @@ impl Ledger {
     /// See [`LedgerError`].
     pub fn unread_sources(&self) -> Result<Vec<String>, LedgerError> {
         let work = |reader: &Connection| -> rusqlite::Result<Vec<String>> {
-            let sql = "SELECT uri FROM sources WHERE done_at IS NULL GROUP BY uri ORDER BY min(source_id)";
+            let sql = "SELECT uri FROM sources WHERE done_at IS NULL AND dropped_at IS NULL
+                       GROUP BY uri ORDER BY min(source_id)";
             let mut statement = reader.prepare_cached(sql)?;
             statement.query_map([], |row| row.get(0))?.collect()
         };
@@ -99,13 +114,52 @@ impl Ledger {
     }
 
     /// Makes every source unread: the queue was lost, and what was pending in it must be found again. Gives
-    /// their number.
+    /// their number. A dropped one stays done: nothing of it was pending when it was dropped.
     ///
     /// # Errors
     /// See [`LedgerError`].
     pub fn read_all_again(&self) -> Result<usize, LedgerError> {
-        let sql = "UPDATE sources SET done_at = NULL";
+        let sql = "UPDATE sources SET done_at = NULL WHERE dropped_at IS NULL";
         self.writer().execute(sql, []).map_err(|e| self.wrap(e))
+    }
+
+    /// What is known of one uri; `None` when it was never registered.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn source(&self, uri: &str) -> Result<Option<KnownSource>, LedgerError> {
+        let work = |reader: &Connection| -> rusqlite::Result<Vec<(i64, bool, bool)>> {
+            let sql =
+                "SELECT source_id, done_at IS NOT NULL, dropped_at IS NOT NULL FROM sources WHERE uri = ?1";
+            let mut statement = reader.prepare_cached(sql)?;
+            statement.query_map([uri], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect()
+        };
+        let rows = work(&self.reader()).map_err(|e| self.wrap(e))?;
+        Ok((!rows.is_empty()).then(|| KnownSource {
+            done: rows.iter().all(|(_, done, _)| *done),
+            dropped: rows.iter().all(|(.., dropped)| *dropped),
+            numbers: rows.iter().map(|(number, ..)| *number).collect(),
+        }))
+    }
+
+    /// Records that an input which cannot be read again is no longer kept, because all of it is done. Durable on
+    /// return: the file goes after this.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn drop_source(&self, uri: &str, at: &str) -> Result<(), LedgerError> {
+        let sql = "UPDATE sources SET dropped_at = ?2 WHERE uri = ?1";
+        self.writer().execute(sql, [uri, at]).map(drop).map_err(|e| self.wrap(e))
+    }
+
+    /// Inputs that were dropped: what was written of them cannot be read again.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn dropped_sources(&self) -> Result<u64, LedgerError> {
+        let sql = "SELECT count(DISTINCT uri) FROM sources WHERE dropped_at IS NOT NULL";
+        let count = self.reader().query_row(sql, [], |row| row.get::<_, i64>(0));
+        count.map(i64::cast_unsigned).map_err(|e| self.wrap(e))
     }
 }
 
@@ -129,5 +183,22 @@ mod tests {
         assert_eq!(ledger.unread_sources().unwrap(), ["/b"]);
         assert_eq!(ledger.read_all_again().unwrap(), 4);
         assert_eq!(ledger.unread_sources().unwrap(), ["/a", "/b"]);
+    }
+
+    #[test]
+    fn a_dropped_source_is_never_asked_for_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&dir.path().join("ledger.db")).unwrap();
+        assert_eq!(ledger.source("/a").unwrap(), None);
+        let a = ledger.register("/a", "f", "T").unwrap();
+        ledger.register("/b", "f", "T").unwrap();
+        assert!(!ledger.source("/a").unwrap().unwrap().done);
+        ledger.source_read(&a, &SourceState::Done, 7, "T").unwrap();
+        ledger.drop_source("/a", "T").unwrap();
+        assert_eq!(ledger.read_all_again().unwrap(), 1);
+        assert_eq!(ledger.unread_sources().unwrap(), ["/b"]);
+        let known = KnownSource { numbers: vec![a.source_id], done: true, dropped: true };
+        assert_eq!(ledger.source("/a").unwrap(), Some(known));
+        assert_eq!(ledger.dropped_sources().unwrap(), 1);
     }
 }

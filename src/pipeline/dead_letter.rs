@@ -19,7 +19,7 @@ pub struct Dead {
 }
 
 /// Letters written with one fsync at most.
-const TOGETHER: usize = 256;
+pub(super) const TOGETHER: usize = 256;
 
 /// Take the next letters off the lane.
 #[derive(Debug)]
@@ -58,7 +58,8 @@ impl Actor for DeadLetter {
     }
 }
 
-async fn bury(line: &Arc<Line>, letters: Vec<Dead>) {
+/// Writes letters, and tells of them.
+pub(super) async fn bury(line: &Arc<Line>, letters: Vec<Dead>) {
     let shared = Arc::clone(line);
     let job = move || {
         let letters = letters.into_iter().map(|dead| (dead.lease, dead.burial)).collect();

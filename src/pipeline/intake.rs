@@ -10,6 +10,7 @@ use std::{
 use super::{
     admit::{Admission, Held, Incoming, admit},
     dead_letter::Dead,
+    inbox::Next,
     line::{DeadLane, Line},
     tail,
     triage::burial,
@@ -43,6 +44,15 @@ pub struct InputEnd {
     pub bytes: u64,
 }
 
+/// What was read.
+#[derive(Clone, Debug, Default)]
+pub struct Read {
+    /// Inputs that were read to their ends.
+    pub ends: Vec<InputEnd>,
+    /// Whether it ended because the window was full.
+    pub window_full: bool,
+}
+
 /// Reads the inputs of a run.
 pub struct Intake {
     line: Arc<Line>,
@@ -52,6 +62,9 @@ pub struct Intake {
     chunk_tokens: usize,
     /// When the free space was last looked at, and found to be enough.
     roomy_at: Option<Instant>,
+    /// Whether a full window ends it; else it waits for room.
+    stop_when_full: bool,
+    window_full: bool,
 }
 
 /// How long the free space may go without being looked at.
@@ -61,14 +74,29 @@ impl Intake {
     /// An intake; `adopted` are the chunks found pending.
     pub fn new(line: Arc<Line>, dead: DeadLane, adopted: HashSet<u128>) -> Self {
         let chunk_tokens = chunk_tokens(&line);
-        Self { line, dead, adopted, chunk_tokens, roomy_at: None }
+        Self { line, dead, adopted, chunk_tokens, roomy_at: None, stop_when_full: false, window_full: false }
     }
 
-    /// Reads all inputs to their ends, or until the line drains. Inputs that were read whole are returned.
-    pub fn run(mut self, inputs: &[Input]) -> Vec<InputEnd> {
+    /// One that ends where a run's waits: when the window or the disk is full.
+    pub fn stopping_when_full(self) -> Self {
+        Self { stop_when_full: true, ..self }
+    }
+
+    /// Reads what comes into the line's inbox, until that is closed or the line drains.
+    pub fn run(mut self) -> Read {
+        const PATIENCE: Duration = Duration::from_millis(200);
         let mut ends = Vec::new();
-        for input in inputs {
-            match self.read(input) {
+        while !self.line.draining() {
+            let input = match self.line.inbox.next(PATIENCE) {
+                Next::Input(input) => input,
+                Next::Idle => {
+                    // The reader may be waiting for just this.
+                    self.line.folder.queue.nudge();
+                    continue;
+                }
+                Next::Closed => break,
+            };
+            match self.read(&input) {
                 Ok(Some(end)) => ends.push(end),
                 Ok(None) => break,
                 Err(why) => {
@@ -77,9 +105,9 @@ impl Intake {
                 }
             }
         }
-        self.line.intake_done.store(true, Relaxed);
+        self.line.inbox.ended();
         self.line.folder.queue.nudge();
-        ends
+        Read { ends, window_full: self.window_full }
     }
 
     fn read(&mut self, input: &Input) -> Result<Option<InputEnd>, String> {
@@ -120,17 +148,30 @@ impl Intake {
     }
 
     /// Waits for room in the window and on the disk; the reader says when that has taken too long. False when the
-    /// line drains.
+    /// line drains, or at once when it is not to be waited for.
     fn room(&mut self) -> bool {
-        let patience = Duration::from_millis(200);
+        let patience = Duration::from_millis(if self.stop_when_full { 0 } else { 200 });
         while !self.line.draining() {
-            if !self.roomy() {
+            let roomy = self.roomy();
+            if !roomy && self.stop_when_full {
+                let min_free_mb = self.line.settings.limits.min_free_mb;
+                self.line.halt(format!(
+                    "the disk of {} has less than limits.min_free_mb = {min_free_mb}; free some space and type \
+                     `forebay run`, which reads on",
+                    self.line.folder.dir.display()
+                ));
+                return false;
+            }
+            if !roomy {
                 std::thread::park_timeout(patience);
                 continue;
             }
             let line = &self.line;
             if line.folder.queue.wait_for_room(line.settings.window_chunks, patience) {
                 return true;
+            } else if self.stop_when_full {
+                self.window_full = true;
+                return false;
             }
         }
         false
@@ -235,6 +276,7 @@ impl Intake {
         match admission {
             Admission::Enqueue => {
                 let made_way = self.line.folder.queue.enqueue(chunk).map_err(|error| error.to_string())?;
+                tally.enqueued.add(1);
                 tally.duplicates.add(u64::from(made_way));
             }
             Admission::Pending | Admission::Older | Admission::Written { now: true } => {

@@ -2,10 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -15,6 +12,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use super::{
     circuit::{Event, Gate},
     dead_letter::Dead,
+    inbox::Inbox,
     tally::Tally,
     worker::Worker,
 };
@@ -69,6 +67,8 @@ pub struct RunSettings {
     pub window_chunks: usize,
     /// Limits.
     pub limits: Limits,
+    /// Chunks newly written at most (`--limit`).
+    pub limit: Option<u64>,
     /// Letters from which a warning is logged.
     pub dlq_alert_depth: u64,
 }
@@ -78,6 +78,8 @@ pub struct RunSettings {
 pub enum Stop {
     /// SIGINT or SIGTERM.
     Interrupted,
+    /// As much was written as was asked for, and there is more.
+    Limited,
     /// Nothing will work until someone acts.
     Halted(String),
 }
@@ -146,8 +148,8 @@ pub struct Line {
     pub sink_state: Dependency,
     /// The device, as something that can be down.
     pub device_state: Dependency,
-    /// Set when all input is read.
-    pub intake_done: AtomicBool,
+    /// Sources on their way to the intake.
+    pub inbox: Inbox,
     /// Thread that leases and tokenises.
     pub reader_thread: Worker,
     /// Thread of the forward pass.
@@ -186,7 +188,7 @@ impl Line {
             permits,
             sink_state: Dependency::new("sink"),
             device_state: Dependency::new("device"),
-            intake_done: AtomicBool::new(false),
+            inbox: Inbox::default(),
             reader_thread: Worker::start("forebay-reader")?,
             model_thread: Worker::start("forebay-model")?,
             sink_thread: Worker::start("forebay-sink")?,
@@ -222,13 +224,14 @@ impl Line {
         self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the line drain. The first halt counts over an interruption.
+    /// Makes the line drain. The first halt counts over an interruption, and that over a limit.
     pub fn stop(&self, stop: Stop) {
         if let Stop::Halted(why) = &stop {
             tracing::error!(why, "halting");
         }
         self.stop.send_modify(|current| {
-            if !matches!(current, Some(Stop::Halted(_))) {
+            let later = matches!((&*current, &stop), (Some(Stop::Interrupted), Stop::Limited));
+            if !matches!(current, Some(Stop::Halted(_))) && !later {
                 *current = Some(stop);
             }
         });
@@ -274,8 +277,8 @@ impl Line {
         known.or_else(|| self.folder.ledger.source_uri(source_id).ok().flatten()).unwrap_or_default()
     }
 
-    /// Whether all input is read.
+    /// Whether all input that came is read.
     pub fn all_read(&self) -> bool {
-        self.intake_done.load(Relaxed)
+        self.inbox.all_read()
     }
 }

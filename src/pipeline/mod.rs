@@ -12,9 +12,12 @@ pub mod circuit;
 mod commit;
 mod dead_letter;
 mod embedder;
+pub mod enqueue;
+mod inbox;
 mod intake;
 pub mod line;
 mod reader;
+pub mod register;
 pub mod report;
 mod supervisor;
 mod tail;
@@ -23,20 +26,18 @@ mod triage;
 pub mod worker;
 mod writer;
 
-use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 pub use circuit::Gate;
-use intake::{Input, InputEnd, Intake};
+use intake::{InputEnd, Intake, Read};
 pub use line::{Line, RunSettings, Stop};
 use ractor::Actor;
+use register::Registered;
 use report::{Outcome, Report};
 use supervisor::Supervisor;
+use tokio::sync::oneshot;
 
-use crate::{
-    ledger::SourceState,
-    queue::now_text,
-    source::{self, SourceError},
-};
+use crate::{folder::spool, ledger::SourceState, queue::now_text, source::SourceError};
 
 /// A run could not start.
 #[derive(Debug, thiserror::Error)]
@@ -70,58 +71,22 @@ pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(task);
 }
 
-/// Registers `paths` and whatever was registered before and not read to its end. The second value: sentences on
-/// sources that cannot be read on because they are gone.
-///
-/// # Errors
-/// An input that is not there or is nothing we can read: before any work is done.
-fn register(line: &Line, paths: &[PathBuf]) -> Result<(Vec<Input>, Vec<String>), StartError> {
-    let ledger = &line.folder.ledger;
-    let (mut all, mut gone): (Vec<PathBuf>, Vec<String>) = (Vec::new(), Vec::new());
-    for path in paths {
-        all.push(PathBuf::from(source::canonical_uri(path)?));
-    }
-    for uri in ledger.unread_sources()? {
-        let path = PathBuf::from(&uri);
-        if !all.contains(&path) {
-            if path.exists() {
-                tracing::info!(source = uri, "was not read to its end before; it is read again");
-                all.push(path);
-            } else {
-                gone.push(format!(
-                    "{uri}: was not read to its end before, and is gone now; bring it back and run again"
-                ));
-            }
-        }
-    }
-    let (mut inputs, mut seen) = (Vec::new(), HashSet::new());
-    for path in all {
-        if !seen.insert(path.clone()) {
-            continue;
-        }
-        // Opened once before anything starts: a missing file or a wrong encoding is told at once.
-        let settings = &line.settings;
-        let source = source::open(&path, &settings.source, settings.limits.line_bytes)?;
-        line.tally
-            .bytes_total
-            .fetch_add(source.bytes_total().unwrap_or(0), std::sync::atomic::Ordering::Relaxed);
-        let uri = path.display().to_string();
-        let registered =
-            ledger.register(&uri, &source::fingerprint(&path)?.digest.to_string(), &now_text())?;
-        line.know_source(registered.source_id, &uri);
-        inputs.push(Input { registered, path });
-    }
-    Ok((inputs, gone))
-}
-
 /// Runs the line: registers `paths`, embeds all that is pending, ends when nothing is left or [`Line::stop`] was
 /// called.
 ///
 /// # Errors
 /// When it could not start; what goes wrong later is in the report.
 pub async fn run(line: &Arc<Line>, paths: &[PathBuf]) -> Result<Report, StartError> {
+    let registered = register::register_all(line, paths)?;
+    run_registered(line, registered).await
+}
+
+/// As [`run`], of sources that are registered already.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_registered(line: &Arc<Line>, registered: Registered) -> Result<Report, StartError> {
     let system = |error: &dyn std::fmt::Display| StartError::System(error.to_string());
-    let (inputs, gone) = register(line, paths)?;
     let settled = line.folder.catch_up(line.model.identity())?;
     if settled > 0 {
         tracing::info!(settled, "chunks were written before a crash and need not be embedded again");
@@ -131,27 +96,29 @@ pub async fn run(line: &Arc<Line>, paths: &[PathBuf]) -> Result<Report, StartErr
 
     let (state, dead) = supervisor::State::new(Arc::clone(line));
     let (_, ended) = Actor::spawn(None, Supervisor, state).await.map_err(|e| system(&e))?;
-    let intake = Intake::new(Arc::clone(line), dead, adopted);
-    let (tell, told) = tokio::sync::oneshot::channel();
-    let read = Arc::clone(line);
-    let work = move || {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| intake.run(&inputs)));
-        let ends = result.unwrap_or_else(|_| {
-            read.halt("reading the input panicked; what was read is safe, run again");
-            Vec::new()
-        });
-        // Nobody listens when the line was torn down meanwhile.
-        let _ = tell.send(ends);
-    };
-    std::thread::Builder::new().name("forebay-intake".into()).spawn(work).map_err(|e| system(&e))?;
+    line.inbox.push(registered.inputs);
+    let (tell, told) = oneshot::channel();
+    start_intake(line, Intake::new(Arc::clone(line), dead, adopted), tell)?;
     wait(line, ended).await;
     // The intake polls for draining, so it ends soon after the line does.
-    let ends = tokio::time::timeout(Duration::from_secs(5), told)
-        .await
-        .ok()
-        .and_then(Result::ok)
-        .unwrap_or_default();
-    Ok(close(line, &ends, gone))
+    let read = tokio::time::timeout(Duration::from_secs(5), told).await.ok().and_then(Result::ok);
+    Ok(close(line, &read.unwrap_or_default().ends, registered.gone))
+}
+
+/// Reads on a thread of its own, and tells what was read.
+fn start_intake(line: &Arc<Line>, intake: Intake, tell: oneshot::Sender<Read>) -> Result<(), StartError> {
+    let line = Arc::clone(line);
+    let work = move || {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| intake.run()));
+        let read = result.unwrap_or_else(|_| {
+            line.halt("reading the input panicked; what was read is safe, run again");
+            Read::default()
+        });
+        // Nobody listens when the line was torn down meanwhile.
+        let _ = tell.send(read);
+    };
+    let started = std::thread::Builder::new().name("forebay-intake".into()).spawn(work);
+    started.map(drop).map_err(|error| StartError::System(error.to_string()))
 }
 
 /// The report, stored where there is room for it. Whatever was written is told even when it cannot be.
@@ -160,16 +127,31 @@ fn close(line: &Line, ends: &[InputEnd], gone: Vec<String>) -> Report {
     if let Err(error) = line.folder.queue.flush() {
         line.halt(error.to_string());
     }
-    for end in ends.iter().filter(|_| line.stopped().is_none()) {
-        if let Err(error) = ledger.source_read(&end.registered, &end.state, end.bytes, &now_text()) {
-            line.halt(error.to_string());
-        }
-    }
+    record_ends(line, ends);
     let report = report(line, ends, gone);
     if let Err(error) = ledger.record_run(&line.run, &report) {
         tracing::error!(%error, "the report of the run could not be stored in the ledger");
     }
     report
+}
+
+/// Notes which sources were read to their ends, unless the line was stopped: a letter may then be on its way still.
+/// Spooled inputs that are done with go.
+fn record_ends(line: &Line, ends: &[InputEnd]) {
+    for end in ends.iter().filter(|_| line.stopped().is_none()) {
+        // Nothing can be added to a spooled input: what it lacks is told once.
+        let spooled = spool::path_of(&line.folder.dir, &end.registered.uri).is_some();
+        let state = if spooled { &SourceState::Done } else { &end.state };
+        if let Err(error) = line.folder.ledger.source_read(&end.registered, state, end.bytes, &now_text()) {
+            line.halt(error.to_string());
+        }
+    }
+    match line.folder.drop_spooled() {
+        Ok(0) => {}
+        Ok(dropped) => tracing::info!(dropped, "inputs from stdin are done and no longer kept"),
+        // It goes with the next run.
+        Err(error) => tracing::warn!(%error, "an input from stdin that is done could not be dropped"),
+    }
 }
 
 /// Waits for the line's end; once it drains, no longer than the grace period.
@@ -223,6 +205,7 @@ fn report(line: &Line, ends: &[InputEnd], gone: Vec<String>) -> Report {
     let outcome = match &stopped {
         Some(Stop::Halted(_)) => Outcome::Halted,
         Some(Stop::Interrupted) => Outcome::Interrupted,
+        Some(Stop::Limited) => Outcome::Limited,
         None if tally.dead.get() > 0 || !incomplete.is_empty() => Outcome::Partial,
         None => Outcome::Complete,
     };

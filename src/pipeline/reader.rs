@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use super::{
     batch::{Batch, Item},
-    line::{DeadLane, Line},
+    line::{DeadLane, Line, Stop},
     triage,
 };
 use crate::{
@@ -99,6 +99,10 @@ impl State {
     async fn step(&mut self, permit: OwnedSemaphorePermit) -> Result<Step, ActorProcessingErr> {
         // Looked at before the queue is: a chunk enqueued in between moves the watch.
         let all_read = self.line.all_read();
+        if is_done(&self.line) {
+            self.line.stop(Stop::Limited);
+            return Ok(Step::Again);
+        }
         self.changed.mark_unchanged();
         let shared = Arc::clone(&self.line);
         match self.line.reader_thread.run(move || prepare(&shared)).await? {
@@ -107,7 +111,7 @@ impl State {
                 drop(permit);
                 self.wait(until).await;
             }
-            Ok((Leased::Empty, _)) if all_read => return Ok(Step::End),
+            Ok((Leased::Empty, _)) if all_read && self.line.inbox.close_if_read() => return Ok(Step::End),
             Ok((Leased::Empty, _)) => {
                 drop(permit);
                 self.wait(None).await;
@@ -178,13 +182,33 @@ impl State {
 
 /// Leases and tokenises, on the reader's thread.
 fn prepare(line: &Line) -> Prepared {
-    let leased =
-        line.folder.queue.lease(line.settings.pipeline.batch_chunks, batch_tokens(line) * BYTES_A_TOKEN)?;
+    let queue = &line.folder.queue;
+    let leased = match allowance(line) {
+        0 if queue.depth().pending > 0 => Leased::Wait(None),
+        0 => Leased::Empty,
+        chunks => queue.lease(chunks, batch_tokens(line) * BYTES_A_TOKEN)?,
+    };
     let tokens = match &leased {
         Leased::Chunks(chunks) => chunks.iter().map(|(_, chunk)| tokenize(line, &chunk.text)).collect(),
         Leased::Wait(_) | Leased::Empty => Vec::new(),
     };
     Ok((leased, tokens))
+}
+
+/// Chunks that the next batch may have: with what is in flight never more than are left of `--limit`.
+fn allowance(line: &Line) -> usize {
+    let most = line.settings.pipeline.batch_chunks;
+    let Some(limit) = line.settings.limit else { return most };
+    // In this order: a chunk is counted before it leaves the window, so it is seen here twice or once, never not.
+    let in_flight = line.folder.queue.depth().in_flight as u64;
+    let left = limit.saturating_sub(in_flight + line.tally.chunks.get());
+    usize::try_from(left).unwrap_or(most).min(most)
+}
+
+/// Whether `--limit` is reached and there is more to do.
+fn is_done(line: &Line) -> bool {
+    line.settings.limit.is_some_and(|limit| line.tally.chunks.get() >= limit)
+        && line.folder.queue.depth().pending > 0
 }
 
 /// Tokens for the next batch: enough to keep the model busy for a while, few enough that a kill costs little. Before

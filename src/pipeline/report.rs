@@ -16,6 +16,8 @@ pub enum Outcome {
     Halted,
     /// Interrupted and drained (exit 130).
     Interrupted,
+    /// As much was written as `--limit` allows, and there is more (exit 0).
+    Limited,
 }
 
 /// The report of a run. `chunks + skipped + dead + duplicates = produced + unreadable`.
@@ -37,7 +39,7 @@ pub struct Report {
     pub skipped: u64,
     /// Chunks and records that lie in the DLQ.
     pub dead: u64,
-    /// Chunks still pending when it ended: 0 unless it was halted or interrupted.
+    /// Chunks still pending when it ended: 0 unless it was halted, interrupted or limited.
     pub pending: u64,
     /// Tokens of the chunks newly written, specials included.
     pub tokens: u64,

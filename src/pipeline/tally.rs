@@ -13,6 +13,8 @@ pub struct Tally {
     pub documents: Count,
     /// Chunks taken up: read in this run, or found pending at its start.
     pub produced: Count,
+    /// Chunks put into the queue by reading.
+    pub enqueued: Count,
     /// Records that could not be read.
     pub unreadable: Count,
     /// Chunks that made way for a later one of the same key, or were read twice.
@@ -75,6 +77,7 @@ impl Default for Tally {
             start: Instant::now(),
             documents: Count::new("forebay_documents_total"),
             produced: Count::new("forebay_chunks_produced_total"),
+            enqueued: Count::new("forebay_chunks_enqueued_total"),
             unreadable: Count::new("forebay_records_unreadable_total"),
             duplicates: Count::new("forebay_chunks_duplicate_total"),
             chunks: Count::new("forebay_chunks_written_total"),

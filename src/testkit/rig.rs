@@ -78,6 +78,7 @@ pub fn settings() -> RunSettings {
             disk_full_wait_s: 1,
             max_dead_fraction: 1.0,
         },
+        limit: None,
         dlq_alert_depth: 1_000,
     }
 }
