@@ -181,7 +181,7 @@ fn every_verb_has_help_with_an_example() {
             leaves += 1;
         }
     }
-    assert!(leaves >= 15, "{leaves}");
+    assert!(leaves >= 19, "{leaves}");
     assert!(home.forebay(&["--help"]).exits(0).stdout.contains("Exit codes: 0 all written"));
     assert!(home.forebay(&["--version"]).exits(0).stdout.starts_with("forebay "));
 }
@@ -213,12 +213,28 @@ fn the_fields_of_json_are_a_contract() {
          other_identity resolved_without_vector problems ok"
     );
     let check = home.forebay(&["check", "--json"]).exits(0).json();
-    assert_eq!(fields(&check).join(" "), "ok checks settings recovery_worst_s");
+    assert_eq!(
+        fields(&check).join(" "),
+        "ok checks settings recovery_worst_s resume_worst_s give_up_after_s"
+    );
     let whats: Vec<&str> =
         check["checks"].as_array().unwrap().iter().map(|tick| tick["what"].as_str().unwrap()).collect();
-    assert_eq!(whats, ["model", "self-test", "data folder", "sink"]);
-    assert_eq!(fields(&check["checks"][0]).join(" "), "what ok says");
+    assert_eq!(
+        whats.join(", "),
+        "settings, threads, models, model, self-test, data folder, disk, sources, dead letters, sink"
+    );
+    assert_eq!(fields(&check["checks"][0]).join(" "), "what ok needed says");
     assert_eq!(fields(&check["settings"][0]).join(" "), "key value origin");
+    let enqueued = home.forebay(&["enqueue", "--json", &case("c02_poison_in_batch.jsonl")]).exits(1).json();
+    let names = "sources by_run documents produced unreadable enqueued pending skipped dead duplicates window_full \
+                 incomplete halted";
+    assert_eq!(fields(&enqueued).join(" "), names);
+    let found = home.forebay(&["status", "--json", "--doc", "c02-7"]).exits(0).json();
+    assert_eq!(fields(&found).join(" "), "doc_id known identity chunks records");
+    assert_eq!(fields(&found["chunks"][0]).join(" "), "chunk_index written pending dead");
+    assert_eq!(fields(&found["chunks"][0]["written"]).join(" "), "at run identity current source");
+    let vector = home.forebay(&["embed", "--json", "some words"]).exits(0).json();
+    assert_eq!(fields(&vector).join(" "), "index tokens truncated identity dense");
     let letters = home.letters();
     assert_eq!(
         fields(&letters[0]).join(" "),

@@ -1,78 +1,54 @@
-//! `check`: try everything a run needs, and tick it off.
+//! `check`: try everything a run needs, and tick it off. Works beside a run.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Exit, Shared, setup};
-use crate::{config::Config, queue::policy::recovery_worst};
-
-/// One thing that was tried.
-struct Tick {
-    what: &'static str,
-    result: Result<String, String>,
-}
+use super::{Exit, Shared, setup, tick, tick::Tick};
+use crate::{config::Loaded, queue::policy::recovery_worst};
 
 pub(super) fn check(shared: &Shared) -> Result<Exit, String> {
     let with_keys = |why| format!("{why}\n\nEvery setting and its default:\n\n{}", crate::config::DEFAULTS);
     let loaded = setup::config(shared, &[]).map_err(with_keys)?;
-    let ticks = tick_off(&loaded.config);
-    let ok = ticks.iter().all(|tick| tick.result.is_ok());
-    let recovery = recovery_worst(&loaded.config.retry).as_secs_f64();
+    let ticks = tick::all(&loaded);
+    let ok = ticks.iter().all(Tick::passes);
+    let times = times(&loaded);
     if shared.json {
         let ticks: Vec<_> = ticks
             .iter()
-            .map(|Tick { what, result }| json!({ "what": what, "ok": result.is_ok(), "says": result.as_ref().unwrap_or_else(|why| why) }))
+            .map(|tick| json!({ "what": tick.what, "ok": tick.result.is_ok(), "needed": tick.needed, "says": tick.says() }))
             .collect();
-        println!(
-            "{}",
-            json!({ "ok": ok, "checks": ticks, "settings": loaded.origins, "recovery_worst_s": recovery })
-        );
+        let mut said = json!({ "ok": ok, "checks": ticks, "settings": loaded.origins });
+        if let (Some(said), Some(times)) = (said.as_object_mut(), times.as_object()) {
+            said.extend(times.clone());
+        }
+        println!("{said}");
     } else {
         for setting in &loaded.origins {
             println!("  {} = {}  ({})", setting.key, setting.value, setting.origin);
         }
-        println!("a chunk that keeps failing is buried after waits of at most {recovery} s");
-        for Tick { what, result } in &ticks {
-            match result {
-                Ok(says) => println!("ok    {what}: {says}"),
-                Err(why) => println!("FAIL  {what}: {why}"),
-            }
+        println!("a chunk that keeps failing is buried after waits of at most {} s", times["recovery_worst_s"]);
+        println!(
+            "a sink or device that comes back is noticed after at most {} s; one that stays away for {} s halts the run",
+            times["resume_worst_s"], times["give_up_after_s"]
+        );
+        for tick in &ticks {
+            let word = match (&tick.result, tick.needed) {
+                (Ok(_), _) => "ok   ",
+                (Err(_), true) => "FAIL ",
+                (Err(_), false) => "note ",
+            };
+            println!("{word} {}: {}", tick.what, tick.says());
         }
     }
     Ok(if ok { Exit::Ok } else { Exit::CannotRun })
 }
 
-fn tick_off(config: &Config) -> Vec<Tick> {
-    let mut ticks = Vec::new();
-    let model = setup::model(config);
-    let says = model
-        .as_ref()
-        .map(|model| format!("{}, {} numbers", model.identity(), model.dim()))
-        .map_err(Clone::clone);
-    ticks.push(Tick { what: "model", result: says });
-    if let Ok(model) = &model {
-        let golden = model.golden();
-        let passed = model.embed(&[&golden]).map_err(|error| error.to_string());
-        let passed = passed
-            .and_then(|vectors| vectors.into_iter().try_for_each(|v| v.map(drop).map_err(|f| f.to_string())));
-        ticks.push(Tick {
-            what: "self-test",
-            result: passed.map(|()| "the golden text gives a sound vector".into()),
-        });
-    }
-    let folder = setup::folder(config);
-    let says = folder
-        .as_ref()
-        .map(|folder| format!("{}, store {}", folder.dir.display(), folder.store))
-        .map_err(Clone::clone);
-    ticks.push(Tick { what: "data folder", result: says });
-    if let (Ok(model), Ok(folder)) = (&model, &folder) {
-        let tried = setup::sink(config).and_then(|sink| {
-            sink.preflight(model.identity(), model.dim(), &folder.store, false)
-                .map_err(|error| error.to_string())?;
-            sink.probe().map_err(|error| error.to_string())?;
-            Ok(format!("{}: a probe row could be written", sink.kind()))
-        });
-        ticks.push(Tick { what: "sink", result: tried });
-    }
-    ticks
+/// Worst cases of `retry.*` and `breaker.*`, in seconds.
+fn times(loaded: &Loaded) -> Value {
+    let (retry, breaker) = (&loaded.config.retry, &loaded.config.breaker);
+    json!({
+        "recovery_worst_s": recovery_worst(retry).as_secs_f64(),
+        // It may come back just after a probe has begun, which fails, and then the gate stays shut once more.
+        "resume_worst_s": 2 * breaker.probe_timeout_s + breaker.open_s,
+        "give_up_after_s": breaker.give_up_after_s,
+    })
 }

@@ -2,9 +2,13 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is the room that prints")]
 
 mod check;
+mod completions;
 mod demo;
 mod dlq;
+mod embed;
+mod enqueue;
 mod exit;
+mod init;
 mod log;
 mod model;
 mod progress;
@@ -12,6 +16,8 @@ mod run;
 mod search;
 mod setup;
 mod status;
+mod stdin;
+mod tick;
 mod verify;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -65,13 +71,20 @@ enum Verb {
     Demo,
     /// Register sources and embed all that is pending
     #[command(
-        after_help = "Example:\n  forebay run corpus.jsonl.gz --model all-MiniLM-L6-v2\n\nWithout PATH: \
+        after_help = "Examples:\n  forebay run corpus.jsonl.gz --model all-MiniLM-L6-v2\n  producer | forebay run -\n\nWithout PATH: \
 whatever is pending, and sources that were not read to their end."
     )]
     Run(run::Arguments),
-    /// Depth, rate, breakers, dead letters, last runs; works beside a run
-    #[command(after_help = "Example:\n  forebay status --json")]
-    Status,
+    /// Register sources and fill the queue, without embedding; works beside a run
+    #[command(
+        after_help = "Examples:\n  forebay enqueue corpus.jsonl\n  zcat old.jsonl.gz | forebay enqueue -\n\nWhen it \
+returns, the sources and every chunk that it counted are durable. A full window ends it; the next run reads on. Beside a \
+run it returns once the sources are registered, and the run reads them after its own."
+    )]
+    Enqueue(enqueue::Arguments),
+    /// Depth, rate, breakers, dead letters, last runs, or one document; works beside a run
+    #[command(after_help = "Examples:\n  forebay status --json\n  forebay status --doc doc-1")]
+    Status(status::Arguments),
     /// Compare ledger and sink, both ways, and look at a sample of vectors
     #[command(after_help = "Example:\n  forebay verify && echo sound")]
     Verify,
@@ -90,6 +103,19 @@ makes it anew from the journal and the sources. `rebuild` is for a lost ledger, 
     /// The nearest chunks to a query
     #[command(after_help = "Example:\n  forebay search \"a bug that hides when you look\" --limit 5")]
     Search(search::Arguments),
+    /// Vectors of a few texts, one JSON object a line; needs no data folder
+    #[command(after_help = "Examples:\n  forebay embed \"some words\"\n  forebay embed --query - < questions.txt")]
+    Embed(embed::Arguments),
+    /// Write a commented settings file
+    #[command(
+        after_help = "Examples:\n  forebay init --model all-MiniLM-L6-v2\n  forebay init --config other.toml --set \
+queue.window_chunks=5000\n\nWhat is given by --model, --data-dir and --set stands in the file; everything else is \
+commented out, so that later defaults hold."
+    )]
+    Init,
+    /// A completion script for a shell: bash, zsh, fish
+    #[command(after_help = "Example:\n  forebay completions bash > ~/.local/share/bash-completion/completions/forebay")]
+    Completions(completions::Arguments),
     /// Try everything a run needs and tick it off
     #[command(after_help = "Example:\n  forebay check --model bge-m3")]
     Check,
@@ -107,18 +133,22 @@ fn end_with_reader() {
 pub fn main() -> ExitCode {
     let Cli { shared, verb } = Cli::parse();
     log::start(shared.verbose);
-    if !matches!(verb, Verb::Run(_) | Verb::Demo) {
+    if !matches!(verb, Verb::Run(_) | Verb::Enqueue(_) | Verb::Demo) {
         end_with_reader();
     }
     let result = match verb {
         Verb::Demo => demo::demo(&shared),
         Verb::Run(arguments) => run::run(&shared, &arguments),
-        Verb::Status => status::status(&shared),
+        Verb::Enqueue(arguments) => enqueue::enqueue(&shared, &arguments),
+        Verb::Status(arguments) => status::status(&shared, &arguments),
         Verb::Verify => verify::verify(&shared),
         Verb::Rebuild => verify::rebuild(&shared),
         Verb::Dlq(verb) => dlq::dlq(&shared, verb),
         Verb::Model(verb) => model::model(&shared, verb),
         Verb::Search(arguments) => search::search(&shared, &arguments),
+        Verb::Embed(arguments) => embed::embed(&shared, &arguments),
+        Verb::Init => init::init(&shared),
+        Verb::Completions(arguments) => Ok(completions::completions(&arguments)),
         Verb::Check => check::check(&shared),
     };
     result

@@ -10,13 +10,16 @@ use std::{
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Exit, Shared, progress, setup};
+use super::{Exit, Shared, progress, setup, stdin};
 use crate::{
     config::Config,
     embed::threads::threads_of,
-    ops::{control, verify::same_sink},
-    pipeline::{self, Line, Stop, report::Report},
-    source,
+    folder::Folder,
+    ops::control,
+    pipeline::{
+        self, Line, Stop,
+        report::{Outcome, Report},
+    },
 };
 
 /// A DLQ share above this is pointed at, in percent.
@@ -24,61 +27,66 @@ const DEAD_PCT_WARN: f64 = 0.5;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// JSONL files, plain or gzip
+    /// Files of JSON lines; `-` takes standard input, which is kept in the data folder until it is done
     pub(super) paths: Vec<PathBuf>,
     /// Take over a sink that holds another identity: its rows are written anew
     #[arg(long)]
     pub(super) reembed: bool,
+    /// Write so many chunks at most, then end with exit 0; the next run goes on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) limit: Option<u64>,
 }
 
 pub(super) fn run(shared: &Shared, arguments: &Arguments) -> Result<Exit, String> {
     let config = setup::config(shared, &[])?.config;
     // What was mistyped is told before a model is loaded or a folder made.
-    for path in &arguments.paths {
-        source::canonical_uri(path).map_err(|error| error.to_string())?;
-    }
+    stdin::check_paths(&arguments.paths)?;
     if arguments.paths.is_empty() {
         setup::exists(&config.data.dir)?;
     }
-    let report = embed(&config, &arguments.paths, arguments.reembed)?;
+    let Some(report) = embed(&config, &arguments.paths, arguments.reembed, arguments.limit)? else {
+        return Ok(Exit::Interrupted);
+    };
     print(&report, shared.json);
-    Ok(report.outcome.into())
+    // A limited run ends well, unless something died in it.
+    let dead = report.outcome == Outcome::Limited && report.dead > 0;
+    Ok(if dead { Exit::Partial } else { report.outcome.into() })
 }
 
-/// Runs the line and stores its report.
-pub(super) fn embed(config: &Config, paths: &[PathBuf], reembed: bool) -> Result<Report, String> {
+/// Runs the line and stores its report; `None` when it was interrupted while standard input was being read.
+pub(super) fn embed(
+    config: &Config,
+    paths: &[PathBuf],
+    reembed: bool,
+    limit: Option<u64>,
+) -> Result<Option<Report>, String> {
+    runtime()?.block_on(embed_on_runtime(config, paths, reembed, limit))
+}
+
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime
-        .map_err(|error| format!("no async runtime: {error}"))?
-        .block_on(embed_on_runtime(config, paths, reembed))
+    runtime.map_err(|error| format!("no async runtime: {error}"))
 }
 
-async fn embed_on_runtime(config: &Config, paths: &[PathBuf], reembed: bool) -> Result<Report, String> {
-    let line = Arc::new(OnceLock::new());
-    background(signals(Arc::clone(&line)))?;
+async fn embed_on_runtime(
+    config: &Config,
+    paths: &[PathBuf],
+    reembed: bool,
+    limit: Option<u64>,
+) -> Result<Option<Report>, String> {
+    let place = Arc::new(OnceLock::new());
+    background(signals(Arc::clone(&place)))?;
     let model = setup::model(config)?;
     let folder = setup::folder(config)?;
-    let sink = setup::sink(config)?;
-    sink.preflight(model.identity(), model.dim(), &folder.store, reembed)
-        .map_err(|error| error.to_string())?;
-    eprintln!(
-        "model {} (dim {}, {} tokens at most), sink {}, data {}",
-        model.identity(),
-        model.dim(),
-        model.max_length(),
-        sink.kind(),
-        config.data.dir.display()
-    );
-    same_sink(&folder, sink.as_ref())?;
     if reembed {
         // Another identity makes everything pending again, not only what is named now.
         folder.ledger.read_all_again().map_err(|error| error.to_string())?;
+        warn_of_dropped(&folder)?;
     }
+    let line = &setup::line(config, model, folder, reembed, limit)?;
+    place.get_or_init(|| Arc::clone(line));
     let (threads, origin) = threads_of(config.model.threads);
     eprintln!("{threads} threads for the forward pass ({origin})");
-    let started =
-        Line::new(folder, model, sink, setup::run_settings(config)).map_err(|error| error.to_string())?;
-    let line = line.get_or_init(|| started);
     let beside = async {
         tokio::join!(progress::show(Arc::clone(line)), async {
             if let Err(error) = control::serve(Arc::clone(line)).await {
@@ -86,18 +94,34 @@ async fn embed_on_runtime(config: &Config, paths: &[PathBuf], reembed: bool) -> 
             }
         })
     };
-    let report = tokio::select! {
-        report = pipeline::run(line, paths) => report,
+    let work = async {
+        let Some(registered) = stdin::register_paths(line, config, paths, None, true).await? else { return Ok(None) };
+        pipeline::run_registered(line, registered).await.map(Some).map_err(|error| error.to_string())
+    };
+    let report: Result<Option<Report>, String> = tokio::select! {
+        report = work => report,
         _ = beside => return Err("the progress display ended by itself".into()),
     };
     control::remove(&config.data.dir);
-    let report = report.map_err(|error| error.to_string())?;
+    let Some(report) = report? else { return Ok(None) };
     let path = config.data.dir.join("runs.jsonl");
     if let Err(error) = append(&path, &report) {
         // What was written is written: the report is told all the same.
         eprintln!("warning: this report could not be stored in {}: {error}", path.display());
     }
-    Ok(report)
+    Ok(Some(report))
+}
+
+/// What came by standard input and is done was dropped: it cannot be embedded again from here.
+fn warn_of_dropped(folder: &Folder) -> Result<(), String> {
+    let dropped = folder.ledger.dropped_sources().map_err(|error| error.to_string())?;
+    if dropped > 0 {
+        eprintln!(
+            "warning: {dropped} inputs came by standard input and are no longer kept; what was written of them keeps its \
+             old identity until it is piped in again"
+        );
+    }
+    Ok(())
 }
 
 /// One line, durable: what a run said it did must not vanish with the power.
@@ -110,7 +134,7 @@ fn append(path: &Path, report: &Report) -> std::io::Result<()> {
 }
 
 /// The first signal drains, a second one exits now; before there is a line, the first one does.
-async fn signals(line: Arc<OnceLock<Arc<Line>>>) -> std::io::Result<()> {
+pub(super) async fn signals(line: Arc<OnceLock<Arc<Line>>>) -> std::io::Result<()> {
     let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut next = async || {
         tokio::select! {
@@ -132,7 +156,7 @@ async fn signals(line: Arc<OnceLock<Arc<Line>>>) -> std::io::Result<()> {
     clippy::disallowed_methods,
     reason = "signals must be heard while the model loads, before any actor"
 )]
-fn background(task: impl Future<Output = std::io::Result<()>> + Send + 'static) -> Result<(), String> {
+pub(super) fn background(task: impl Future<Output = std::io::Result<()>> + Send + 'static) -> Result<(), String> {
     tokio::spawn(async move {
         if let Err(error) = task.await {
             tracing::error!(%error, "signals cannot be heard");
@@ -151,6 +175,9 @@ pub(super) fn print(report: &Report, json: bool) {
     }
     if report.dead_pct() > DEAD_PCT_WARN {
         eprintln!("warning: {:.2} % went to the DLQ; see `forebay dlq stats`", report.dead_pct());
+    }
+    if report.outcome == Outcome::Limited {
+        eprintln!("stopped by --limit; sources that were not read to their ends are read on by the next `forebay run`");
     }
     if report.pending > 0 {
         eprintln!("{} chunks are still pending; `forebay run` goes on with them", report.pending);

@@ -4,20 +4,36 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use super::Shared;
 use crate::{
-    config::{Config, Flag, Loaded, Request},
+    config::{Config, Flag, Loaded, Request, Setting},
     embed::{self, Embed},
     folder::{Folder, FolderError},
     ops::{
         Context,
         command::{Command, execute},
         control,
+        verify::same_sink,
     },
-    pipeline::RunSettings,
+    pipeline::{Line, RunSettings},
     sink::{self, Sink},
 };
 
+/// Every setting, as the flags alone make it: no file, no environment.
+pub(super) fn flags_alone(shared: &Shared) -> Result<Vec<Setting>, String> {
+    // A folder that is not there holds no settings file.
+    let nowhere = uuid::Uuid::now_v7().to_string().into();
+    let request = Request { dir: nowhere, flags: flags(shared, &[])?, ..Request::default() };
+    Config::load(&request).map(|loaded| loaded.origins).map_err(|error| error.to_string())
+}
+
 /// Loads the configuration; `defaults` are flags of the verb that the user's own come after.
 pub(super) fn config(shared: &Shared, defaults: &[(&str, &str)]) -> Result<Loaded, String> {
+    let env = std::env::vars_os().collect();
+    let flags = flags(shared, defaults)?;
+    let request = Request { file: shared.config.clone(), env, flags, ..Request::default() };
+    Config::load(&request).map_err(|error| error.to_string())
+}
+
+fn flags(shared: &Shared, defaults: &[(&str, &str)]) -> Result<Vec<Flag>, String> {
     let flag = |key: &str, value: &str, typed: &str| Flag {
         key: key.into(),
         value: value.into(),
@@ -37,9 +53,7 @@ pub(super) fn config(shared: &Shared, defaults: &[(&str, &str)]) -> Result<Loade
     if let Some(model) = &shared.model {
         flags.push(flag("model.name", model, "--model"));
     }
-    let env = std::env::vars_os().collect();
-    let request = Request { file: shared.config.clone(), env, flags, ..Request::default() };
-    Config::load(&request).map_err(|error| error.to_string())
+    Ok(flags)
 }
 
 /// Loads the model.
@@ -55,7 +69,12 @@ pub(super) fn model(config: &Config) -> Result<Arc<dyn Embed>, String> {
 
 /// Opens or makes the data folder and says what was mended.
 pub(super) fn folder(config: &Config) -> Result<Folder, String> {
-    let folder = open_folder(config).map_err(|error| error.to_string())?;
+    try_folder(config).map_err(|error| error.to_string())
+}
+
+/// As [`folder`], with the error as it is.
+pub(super) fn try_folder(config: &Config) -> Result<Folder, FolderError> {
+    let folder = open_folder(config)?;
     let recovered = &folder.recovered;
     if let Some(why) = &recovered.queue_rebuilt {
         eprintln!(
@@ -85,8 +104,32 @@ pub(super) fn sink(config: &Config) -> Result<Arc<dyn Sink>, String> {
     sink::open(&config.sink, &config.data.dir).map(Arc::from).map_err(|error| error.to_string())
 }
 
+/// A line over these parts, once it is certain that they belong together.
+pub(super) fn line(
+    config: &Config,
+    model: Arc<dyn Embed>,
+    folder: Folder,
+    reembed: bool,
+    limit: Option<u64>,
+) -> Result<Arc<Line>, String> {
+    let sink = sink(config)?;
+    sink.preflight(model.identity(), model.dim(), &folder.store, reembed)
+        .map_err(|error| error.to_string())?;
+    eprintln!(
+        "model {} (dim {}, {} tokens at most), sink {}, data {}",
+        model.identity(),
+        model.dim(),
+        model.max_length(),
+        sink.kind(),
+        config.data.dir.display()
+    );
+    same_sink(&folder, sink.as_ref())?;
+    let settings = RunSettings { limit, ..run_settings(config) };
+    Line::new(folder, model, sink, settings).map_err(|error| error.to_string())
+}
+
 /// The settings of a run.
-pub(super) fn run_settings(config: &Config) -> RunSettings {
+fn run_settings(config: &Config) -> RunSettings {
     RunSettings {
         pipeline: config.pipeline.clone(),
         retry: config.retry.clone(),

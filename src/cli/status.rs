@@ -1,12 +1,23 @@
 //! `status`: one moment, from the process that holds the folder or from the folder itself.
 
+use clap::Args;
 use serde_json::Value;
 
 use super::{Exit, Shared, setup};
-use crate::ops::command::Command;
+use crate::{config::Config, embed, ops::command::Command};
 
-pub(super) fn status(shared: &Shared) -> Result<Exit, String> {
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Where each chunk of this document is, and why; exit 1 when nothing is known of it
+    #[arg(long, value_name = "ID")]
+    doc: Option<String>,
+}
+
+pub(super) fn status(shared: &Shared, arguments: &Arguments) -> Result<Exit, String> {
     let config = setup::config(shared, &[])?.config;
+    if let Some(doc_id) = &arguments.doc {
+        return document(&config, doc_id, shared.json);
+    }
     let status = setup::command(&config, &Command::Status)?;
     if shared.json {
         println!("{status}");
@@ -14,6 +25,49 @@ pub(super) fn status(shared: &Shared) -> Result<Exit, String> {
         print(&status);
     }
     Ok(Exit::Ok)
+}
+
+fn document(config: &Config, doc_id: &str, json: bool) -> Result<Exit, String> {
+    // Without its model there is still all to be told but whether a vector is of the settings' identity.
+    let identity = embed::identity(&config.model)
+        .map_err(|why| tracing::info!(%why, "the identity of the settings is not known"))
+        .ok()
+        .map(|identity| identity.stored());
+    let found = setup::command(config, &Command::StatusDoc { doc_id: doc_id.to_owned(), identity })?;
+    let known = found["known"] == true;
+    if json {
+        println!("{found}");
+    } else {
+        for chunk in found["chunks"].as_array().into_iter().flatten() {
+            println!("{doc_id}#{}", chunk["chunk_index"]);
+            for state in ["written", "pending", "dead"] {
+                print_state(state, &chunk[state]);
+            }
+        }
+        for letter in found["records"].as_array().into_iter().flatten() {
+            println!("{doc_id}, a record that could not be read");
+            print_state("dead", letter);
+        }
+    }
+    if !known {
+        eprintln!(
+            "nothing is known of {doc_id:?}: it is neither written nor pending nor dead; ids are compared as they are, \
+             and a source that was not read to its end may still hold it (`forebay status` names those)"
+        );
+    }
+    Ok(if known { Exit::Ok } else { Exit::Partial })
+}
+
+/// One line: what is known, field by field.
+fn print_state(state: &str, value: &Value) {
+    for value in value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice) {
+        let Some(fields) = value.as_object() else { continue };
+        let shown = fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            format!("{name} {text}")
+        });
+        println!("  {state:<8} {}", shown.collect::<Vec<_>>().join(", "));
+    }
 }
 
 fn print(status: &Value) {

@@ -60,20 +60,7 @@ impl LocalModel {
             TextTokenizer::open(&expect.name, &files.tokenizer, files.config.vocab_size, max_length)?;
         let encoder = encoder::choose(&files, expect, settings)?;
         let model = Self {
-            identity: Identity::of(&IdentityParts {
-                name: expect.name.clone(),
-                revision: expect.revision.clone(),
-                weights: expect.weights_sha256,
-                tokenizer: expect.tokenizer_sha256,
-                pooling: expect.pooling.as_str().into(),
-                normalize: expect.normalize,
-                max_length,
-                outputs: settings.outputs.clone(),
-                dim: encoder.dim(),
-                compute: settings.compute.clone(),
-                document_prefix: expect.document_prefix.clone(),
-                text_normalization: "none".into(),
-            }),
+            identity: identity_of(expect, settings, max_length, encoder.dim()),
             max_length,
             pass_tokens: settings.pass_tokens,
             bury_long: settings.truncation == "bury",
@@ -192,6 +179,32 @@ impl Embed for LocalModel {
     fn golden(&self) -> Tokens {
         self.tokenizer.tokenize("", GOLDEN_TEXT).expect("tokenised at open")
     }
+}
+
+/// The identity that a model will have once it is loaded, from its entry and the digests of its files.
+///
+/// # Errors
+/// A setting asks for what is not there.
+pub fn identity_before_loading(expect: &Expect, settings: &Settings) -> Result<Identity, OpenError> {
+    check_settings(settings)?;
+    Ok(identity_of(expect, settings, max_length_of(expect, settings)?, expect.dim))
+}
+
+fn identity_of(expect: &Expect, settings: &Settings, max_length: usize, dim: usize) -> Identity {
+    Identity::of(&IdentityParts {
+        name: expect.name.clone(),
+        revision: expect.revision.clone(),
+        weights: expect.weights_sha256,
+        tokenizer: expect.tokenizer_sha256,
+        pooling: expect.pooling.as_str().into(),
+        normalize: expect.normalize,
+        max_length,
+        outputs: settings.outputs.clone(),
+        dim,
+        compute: settings.compute.clone(),
+        document_prefix: expect.document_prefix.clone(),
+        text_normalization: "none".into(),
+    })
 }
 
 /// Refuses settings of `model.*` that no model of this version can honour.

@@ -29,7 +29,7 @@ pub mod verify;
 pub mod weights;
 mod wheel;
 
-pub use open::{ModelError, open};
+pub use open::{ModelError, identity, open};
 
 use crate::{
     chunk::Embedding,

@@ -1,6 +1,6 @@
 //! From settings to a loaded model.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use super::{
     Embed, Settings,
@@ -8,8 +8,9 @@ use super::{
     entry::{Entry, UnknownModel},
     expect::{Expect, OpenError},
     hash::Instant,
-    local::LocalModel,
+    local::{LocalModel, identity_before_loading},
 };
+use crate::identity::Identity;
 
 /// The model of the settings cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +40,23 @@ pub fn open(settings: &Settings) -> Result<Arc<dyn Embed>, ModelError> {
     if settings.name == "instant" {
         return Ok(Arc::new(Instant::new(settings)?));
     }
+    let (folder, expect) = find(settings)?;
+    Ok(Arc::new(LocalModel::open(&folder, &expect, settings)?))
+}
+
+/// The identity of `model.name`, without loading its weights.
+///
+/// # Errors
+/// See [`ModelError`].
+pub fn identity(settings: &Settings) -> Result<Identity, ModelError> {
+    if settings.name == "instant" {
+        return Ok(Instant::new(settings)?.identity().clone());
+    }
+    Ok(identity_before_loading(&find(settings)?.1, settings)?)
+}
+
+/// The folder of an installed model, and what it must be.
+fn find(settings: &Settings) -> Result<(PathBuf, Expect), ModelError> {
     let entry = Entry::find(&settings.name)?;
     let dir = cache::models_dir(&settings.dir)?;
     let installed = cache::installed(&dir, entry)?;
@@ -56,5 +74,5 @@ pub fn open(settings: &Settings) -> Result<Arc<dyn Embed>, ModelError> {
         weights_sha256: installed.weights_sha256(),
         tokenizer_sha256: installed.tokenizer_sha256(),
     };
-    Ok(Arc::new(LocalModel::open(&installed.folder, &expect, settings)?))
+    Ok((installed.folder, expect))
 }

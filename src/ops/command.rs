@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Context, redrive, status};
-use crate::queue::dlq::Filter;
+use super::{Context, document, redrive, status};
+use crate::{pipeline::enqueue, queue::dlq::Filter};
 
 /// A verb.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -13,6 +13,18 @@ use crate::queue::dlq::Filter;
 pub enum Command {
     /// Depth, rate, breakers, DLQ.
     Status,
+    /// Where each chunk of a document is.
+    StatusDoc {
+        /// Which.
+        doc_id: String,
+        /// The identity of the settings, as stored; the run's own counts when there is one.
+        identity: Option<String>,
+    },
+    /// Sources for the run to read after its own.
+    Enqueue {
+        /// Absolute paths.
+        paths: Vec<std::path::PathBuf>,
+    },
     /// Letters, oldest first.
     DlqList {
         /// Which.
@@ -56,6 +68,13 @@ pub fn execute(context: Context<'_>, command: &Command) -> Result<Value, String>
     let text = |error: crate::queue::QueueError| error.to_string();
     match command {
         Command::Status => to_json(&status::status(context)?),
+        Command::StatusDoc { doc_id, identity } => {
+            to_json(&document::document(context, doc_id, identity.as_deref())?)
+        }
+        Command::Enqueue { paths } => match context.line {
+            Some(line) => to_json(&enqueue::take_in(line, paths)?),
+            None => Err("no run holds the folder; type `forebay enqueue` again".into()),
+        },
         Command::DlqList { filter, limit } => {
             let letters = queue.letters(filter, *limit).map_err(text)?;
             letters.iter().map(list_form).collect::<Result<Vec<_>, _>>().map(Value::Array)

@@ -97,10 +97,37 @@ pub fn remove(dir: &Path) {
     }
 }
 
+/// What came of asking.
+#[derive(Debug)]
+pub enum Asked {
+    /// Nobody serves the folder, or its server went away before it answered.
+    Nobody,
+    /// It was done.
+    Answered(Value),
+    /// It was not done.
+    Refused(String),
+    /// Nobody knows whether it was done.
+    Silent(String),
+}
+
+/// Whether a process serves this folder.
+pub fn is_served(dir: &Path) -> bool {
+    reach(dir).is_ok_and(|(path, _folder)| UnixStream::connect(path).is_ok())
+}
+
 /// Asks the process that holds the folder; `None` when nobody answers there.
 pub fn ask(dir: &Path, command: &Command) -> Option<Result<Value, String>> {
-    let (path, _folder) = reach(dir).ok()?;
-    let mut stream = UnixStream::connect(path).ok()?;
+    match ask_for(dir, command) {
+        Asked::Nobody => None,
+        Asked::Answered(value) => Some(Ok(value)),
+        Asked::Refused(why) | Asked::Silent(why) => Some(Err(why)),
+    }
+}
+
+/// As [`ask`], telling apart what was refused and what is unknown.
+pub fn ask_for(dir: &Path, command: &Command) -> Asked {
+    let Ok((path, _folder)) = reach(dir) else { return Asked::Nobody };
+    let Ok(mut stream) = UnixStream::connect(path) else { return Asked::Nobody };
     let talk = |stream: &mut UnixStream| -> std::io::Result<Answer> {
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut request = serde_json::to_vec(command)?;
@@ -110,15 +137,15 @@ pub fn ask(dir: &Path, command: &Command) -> Option<Result<Value, String>> {
         BufReader::new(stream.take(u64::MAX)).read_line(&mut text)?;
         Ok(serde_json::from_str(&text)?)
     };
-    Some(match talk(&mut stream) {
-        Ok(Answer::Ok(value)) => Ok(value),
-        Ok(Answer::Error(why)) => Err(why),
+    match talk(&mut stream) {
+        Ok(Answer::Ok(value)) => Asked::Answered(value),
+        Ok(Answer::Error(why)) => Asked::Refused(why),
         // It went away in the middle: the folder is free, or soon will be.
-        Err(error) if gone(&error) => return None,
-        Err(error) => Err(format!(
+        Err(error) if gone(&error) => Asked::Nobody,
+        Err(error) => Asked::Silent(format!(
             "the process that holds the folder does not answer ({error}); its pid stands in the file `lock`"
         )),
-    })
+    }
 }
 
 fn gone(error: &std::io::Error) -> bool {

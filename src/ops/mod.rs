@@ -3,6 +3,7 @@
 
 pub mod command;
 pub mod control;
+pub mod document;
 pub mod rebuild;
 mod redrive;
 pub mod status;

@@ -66,6 +66,15 @@ impl Home {
         Running::of(self.command(arguments))
     }
 
+    /// The same, with this on its standard input.
+    pub fn fed<S: AsRef<OsStr>>(&self, arguments: &[S], input: impl AsRef<[u8]>) -> Running {
+        let path = self.at("standard-input");
+        std::fs::write(&path, input).unwrap();
+        let mut command = self.command(arguments);
+        command.stdin(std::fs::File::open(path).unwrap());
+        Running::of(command)
+    }
+
     /// Runs the program to its end.
     pub fn forebay<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Ran {
         self.start(arguments).wait()
