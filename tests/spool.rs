@@ -34,7 +34,11 @@ fn what_is_pending_of_an_input_keeps_it() {
     let home = Home::new();
     home.fed(&["enqueue", "-"], corpus(40)).wait().exits(0);
     assert_eq!(spool(&home).len(), 1);
-    assert_eq!(home.status().unwrap()["unread_sources"].as_array().unwrap().len(), 0, "it was read to its end");
+    assert_eq!(
+        home.status().unwrap()["unread_sources"].as_array().unwrap().len(),
+        0,
+        "it was read to its end"
+    );
     // The acknowledged input outlives the queue that held its chunks.
     std::fs::remove_dir_all(home.data("queue")).unwrap();
     let report = home.run(&[], 0);
@@ -105,11 +109,14 @@ fn a_full_disk_refuses_an_input_and_leaves_nothing() {
     if !may_mount() {
         return;
     }
-    let folder = std::env::temp_dir().join(format!("forebay-spool-{}-{}", std::process::id(), fastrand::u32(..)));
+    let folder =
+        std::env::temp_dir().join(format!("forebay-spool-{}-{}", std::process::id(), fastrand::u32(..)));
     let Some(mount) = Mount::new(folder, &["-t", "tmpfs", "-o", "size=24m", "none"]) else { return };
     let home = Home::with_data(mount.at.join("data"));
     let big = "x".repeat(30 << 20);
-    for (free, word) in [("limits.min_free_mb=1", "limits.min_free_mb = 1"), ("limits.min_free_mb=0", "is full")] {
+    for (free, word) in
+        [("limits.min_free_mb=1", "limits.min_free_mb = 1"), ("limits.min_free_mb=0", "is full")]
+    {
         let ran = home.fed(&["enqueue", "-", "--set", free], &big).wait().exits(2);
         ran.says(&[word, "nothing was taken up", "Free some space"]);
         assert!(spool(&home).is_empty());
@@ -130,8 +137,9 @@ fn killed_at_any_moment_an_acknowledged_input_is_all_there() {
     home.fed(&["enqueue", "-"], record("first", "some words")).wait().exits(0);
     let (mut acknowledged, mut killed) = (1, 0);
     for round in 0..24 {
-        let input: String =
-            (0..RECORDS).map(|i| record(&format!("{round}-{i}"), &format!("the words of {round} and {i}"))).collect();
+        let input: String = (0..RECORDS)
+            .map(|i| record(&format!("{round}-{i}"), &format!("the words of {round} and {i}")))
+            .collect();
         let mut enqueue = home.fed(&["enqueue", "-"], input);
         let until = std::time::Instant::now() + Duration::from_micros(random.u64(0..60_000));
         poll("the moment has come, or it is done", || {

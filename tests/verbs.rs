@@ -85,7 +85,7 @@ fn enqueueing_while_a_run_ends_loses_nothing() {
         let second = home.file("second.jsonl", record(&format!("second-{round}"), "other words"));
         let mut run = home.start(&["run", &first]);
         // Beside it, at its end, or after it.
-        poll("the run has begun", || (home.data("lock").exists() || run.ended()).then_some(()));
+        poll("the run has begun", || (home.data("control.sock").exists() || run.ended()).then_some(()));
         home.forebay(&["enqueue", &second]).exits(0);
         run.wait().exits(0);
     }
@@ -107,7 +107,12 @@ fn a_limited_run_writes_so_many_and_the_next_ones_the_rest() {
     }
     // A limit that is met exactly by all there is has ended nothing early.
     let report = limited(&["--limit", "34"], 0);
-    assert_eq!((report.n("chunks"), report.n("pending"), report.outcome()), (34, 0, "complete"), "{}", report.0);
+    assert_eq!(
+        (report.n("chunks"), report.n("pending"), report.outcome()),
+        (34, 0, "complete"),
+        "{}",
+        report.0
+    );
     assert_eq!(limited(&[&input, "--limit", "1"], 0).outcome(), "complete", "all is written");
     home.holds(100);
     let said = home.file("dead.jsonl", record("blank", " ") + &corpus(3).replace("doc-", "other-"));
@@ -130,12 +135,21 @@ fn a_documents_chunks_are_found_wherever_they_are() {
     let found = look(&["--set", "model.max_length=3"]);
     let chunks = &found["chunks"];
     assert_eq!(chunks[0]["written"]["current"], true, "{found}");
-    assert_eq!((&chunks[1]["dead"][0]["class"], &chunks[1]["dead"][0]["state"]), (&"too_long".into(), &"open".into()));
-    assert_eq!((&chunks[2]["pending"][0]["place"], &chunks[2]["pending"][0]["attempts"]), (&"ready".into(), &0.into()));
+    assert_eq!(
+        (&chunks[1]["dead"][0]["class"], &chunks[1]["dead"][0]["state"]),
+        (&"too_long".into(), &"open".into())
+    );
+    assert_eq!(
+        (&chunks[2]["pending"][0]["place"], &chunks[2]["pending"][0]["attempts"]),
+        (&"ready".into(), &0.into())
+    );
     assert_eq!(look(&[])["chunks"][0]["written"]["current"], false, "the settings ask for another identity");
     let shown = home.forebay(&["status", "--doc", "d"]).exits(0).stdout;
     assert!(shown.contains("d#0\n  written") && shown.contains("class too_long"), "{shown}");
-    let ran = home.forebay(&["status", "--json", "--doc", "nobody"]).exits(1).says(&["nothing is known of \"nobody\""]);
+    let ran = home
+        .forebay(&["status", "--json", "--doc", "nobody"])
+        .exits(1)
+        .says(&["nothing is known of \"nobody\""]);
     assert_eq!(ran.json()["known"], false);
 }
 
@@ -170,9 +184,11 @@ fn init_writes_a_file_that_changes_only_what_was_asked_for() {
     // The model is not installed, and this is all that fails.
     let check = common::Running::of(command).wait().exits(2).json();
     let settings = check["settings"].as_array().unwrap();
-    let live: Vec<_> = settings.iter().filter(|s| s["origin"] != "default").map(|s| s["key"].as_str().unwrap()).collect();
+    let live: Vec<_> =
+        settings.iter().filter(|s| s["origin"] != "default").map(|s| s["key"].as_str().unwrap()).collect();
     assert_eq!(live, ["data.dir", "model.name", "source.id_fields"]);
-    let failed: Vec<_> = check["checks"].as_array().unwrap().iter().filter(|tick| tick["ok"] == false).collect();
+    let failed: Vec<_> =
+        check["checks"].as_array().unwrap().iter().filter(|tick| tick["ok"] == false).collect();
     assert_eq!(failed.len(), 1, "{check}");
     assert!(failed[0]["says"].as_str().unwrap().contains("forebay model pull bge-m3"));
     let ran = home.forebay(&["init"]).exits(2);
@@ -210,7 +226,10 @@ fn embed_ends_quietly_with_its_reader() {
     let mut shell = std::process::Command::new("bash");
     shell.args(["-c", &script]).current_dir(home.at("")).env_clear();
     shell.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    shell.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    shell
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
     command.env_clear();
     let ran = common::Running::of(shell).wait();
     assert_eq!(ran.stdout.lines().count(), 1, "{ran}");
@@ -220,7 +239,8 @@ fn embed_ends_quietly_with_its_reader() {
 #[test]
 fn shells_get_their_completions() {
     let home = Home::new();
-    for (shell, word) in [("bash", "complete"), ("zsh", "#compdef forebay"), ("fish", "complete -c forebay")] {
+    for (shell, word) in [("bash", "complete"), ("zsh", "#compdef forebay"), ("fish", "complete -c forebay")]
+    {
         let script = home.forebay(&["completions", shell]).exits(0).stdout;
         assert!(script.contains(word) && script.contains("enqueue"), "{shell}");
     }

@@ -25,7 +25,10 @@ pub(super) fn check(shared: &Shared) -> Result<Exit, String> {
         for setting in &loaded.origins {
             println!("  {} = {}  ({})", setting.key, setting.value, setting.origin);
         }
-        println!("a chunk that keeps failing is buried after waits of at most {} s", times["recovery_worst_s"]);
+        println!(
+            "a chunk that keeps failing is buried after waits of at most {} s",
+            times["recovery_worst_s"]
+        );
         println!(
             "a sink or device that comes back is noticed after at most {} s; one that stays away for {} s halts the run",
             times["resume_worst_s"], times["give_up_after_s"]

@@ -59,7 +59,8 @@ fn each_line(take: &mut dyn FnMut(usize, &str) -> Result<(), String>) -> Result<
     for index in 0.. {
         line.clear();
         let mut limited = std::io::Read::take(&mut input, LINE_BYTES + 1);
-        let read = limited.read_until(b'\n', &mut line).map_err(|error| format!("standard input: {error}"))?;
+        let read =
+            limited.read_until(b'\n', &mut line).map_err(|error| format!("standard input: {error}"))?;
         if read == 0 {
             break;
         }
@@ -67,7 +68,8 @@ fn each_line(take: &mut dyn FnMut(usize, &str) -> Result<(), String>) -> Result<
             return Err(format!("line {} is longer than {LINE_BYTES} bytes; use `forebay run -`", index + 1));
         }
         let text = std::str::from_utf8(&line);
-        let text = text.map_err(|_| format!("line {} is not UTF-8; convert it with iconv first", index + 1))?;
+        let text =
+            text.map_err(|_| format!("line {} is not UTF-8; convert it with iconv first", index + 1))?;
         take(index, text.trim_end_matches(['\n', '\r']))?;
     }
     Ok(())

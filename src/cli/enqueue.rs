@@ -80,7 +80,11 @@ fn continue_after(start: Instant) -> Result<(), String> {
 }
 
 /// `None` when nobody serves the folder any more.
-fn ask_run(config: &Config, paths: &[PathBuf], spooled: &mut Option<Spooled>) -> Result<Option<Value>, String> {
+fn ask_run(
+    config: &Config,
+    paths: &[PathBuf],
+    spooled: &mut Option<Spooled>,
+) -> Result<Option<Value>, String> {
     if spooled.is_none() && paths.iter().any(|path| stdin::is_stdin(path)) {
         *spooled = Some(stdin::fill(config)?);
     }
@@ -122,9 +126,7 @@ async fn here(
     let line = &setup::line(config, model, folder, false, None)?;
     place.get_or_init(|| Arc::clone(line));
     let enqueued = match stdin::register_paths(line, config, paths, spooled, false).await? {
-        Some(registered) => {
-            enqueue::enqueue(line, registered).await.map_err(|error| error.to_string())?
-        }
+        Some(registered) => enqueue::enqueue(line, registered).await.map_err(|error| error.to_string())?,
         None => enqueue::Enqueued { interrupted: true, ..enqueue::Enqueued::default() },
     };
     serde_json::to_value(&enqueued).map_err(|error| error.to_string())
@@ -156,6 +158,8 @@ fn print(answer: &Value, json: bool) {
         number("pending")
     );
     if answer["window_full"] == true {
-        eprintln!("the window (queue.window_chunks) is full: `forebay run` embeds what is pending and reads on");
+        eprintln!(
+            "the window (queue.window_chunks) is full: `forebay run` embeds what is pending and reads on"
+        );
     }
 }

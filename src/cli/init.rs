@@ -104,9 +104,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let flag = |key: &str, value: &str| Flag { key: key.into(), value: value.into(), typed: "x".into() };
         let flags = vec![flag("model.name", "instant"), flag("source.id_fields", "a,b")];
-        let given = Config::load(&Request { dir: dir.path().to_owned(), flags, ..Request::default() }).unwrap();
+        let given =
+            Config::load(&Request { dir: dir.path().to_owned(), flags, ..Request::default() }).unwrap();
         let found = loaded(dir.path(), &settings_file(&given.origins));
-        let live: Vec<_> = found.iter().filter(|s| s.origin != Origin::Default).map(|s| s.key.as_str()).collect();
+        let live: Vec<_> =
+            found.iter().filter(|s| s.origin != Origin::Default).map(|s| s.key.as_str()).collect();
         assert_eq!(live, ["model.name", "source.id_fields"]);
         let values: Vec<_> = found.iter().map(|s| &s.value).collect();
         assert_eq!(values, given.origins.iter().map(|s| &s.value).collect::<Vec<_>>());

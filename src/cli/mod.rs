@@ -104,7 +104,9 @@ makes it anew from the journal and the sources. `rebuild` is for a lost ledger, 
     #[command(after_help = "Example:\n  forebay search \"a bug that hides when you look\" --limit 5")]
     Search(search::Arguments),
     /// Vectors of a few texts, one JSON object a line; needs no data folder
-    #[command(after_help = "Examples:\n  forebay embed \"some words\"\n  forebay embed --query - < questions.txt")]
+    #[command(
+        after_help = "Examples:\n  forebay embed \"some words\"\n  forebay embed --query - < questions.txt"
+    )]
     Embed(embed::Arguments),
     /// Write a commented settings file
     #[command(
@@ -114,7 +116,9 @@ commented out, so that later defaults hold."
     )]
     Init,
     /// A completion script for a shell: bash, zsh, fish
-    #[command(after_help = "Example:\n  forebay completions bash > ~/.local/share/bash-completion/completions/forebay")]
+    #[command(
+        after_help = "Example:\n  forebay completions bash > ~/.local/share/bash-completion/completions/forebay"
+    )]
     Completions(completions::Arguments),
     /// Try everything a run needs and tick it off
     #[command(after_help = "Example:\n  forebay check --model bge-m3")]

@@ -95,7 +95,9 @@ async fn embed_on_runtime(
         })
     };
     let work = async {
-        let Some(registered) = stdin::register_paths(line, config, paths, None, true).await? else { return Ok(None) };
+        let Some(registered) = stdin::register_paths(line, config, paths, None, true).await? else {
+            return Ok(None);
+        };
         pipeline::run_registered(line, registered).await.map(Some).map_err(|error| error.to_string())
     };
     let report: Result<Option<Report>, String> = tokio::select! {
@@ -156,7 +158,9 @@ pub(super) async fn signals(line: Arc<OnceLock<Arc<Line>>>) -> std::io::Result<(
     clippy::disallowed_methods,
     reason = "signals must be heard while the model loads, before any actor"
 )]
-pub(super) fn background(task: impl Future<Output = std::io::Result<()>> + Send + 'static) -> Result<(), String> {
+pub(super) fn background(
+    task: impl Future<Output = std::io::Result<()>> + Send + 'static,
+) -> Result<(), String> {
     tokio::spawn(async move {
         if let Err(error) = task.await {
             tracing::error!(%error, "signals cannot be heard");
@@ -177,7 +181,9 @@ pub(super) fn print(report: &Report, json: bool) {
         eprintln!("warning: {:.2} % went to the DLQ; see `forebay dlq stats`", report.dead_pct());
     }
     if report.outcome == Outcome::Limited {
-        eprintln!("stopped by --limit; sources that were not read to their ends are read on by the next `forebay run`");
+        eprintln!(
+            "stopped by --limit; sources that were not read to their ends are read on by the next `forebay run`"
+        );
     }
     if report.pending > 0 {
         eprintln!("{} chunks are still pending; `forebay run` goes on with them", report.pending);

@@ -76,18 +76,22 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Tick> {
 
 fn models(config: &Config) -> Result<String, String> {
     if config.model.name == "instant" {
-        return Ok("none is needed: model.name = \"instant\" makes hashes, good for trying the line only".into());
+        return Ok(
+            "none is needed: model.name = \"instant\" makes hashes, good for trying the line only".into()
+        );
     }
     let dir = cache::models_dir(&config.model.dir).map_err(|error| error.to_string())?;
     let listed = cache::list(&dir).map_err(|error| error.to_string())?;
-    let names: Vec<String> = listed.into_iter().map(|model| format!("{}@{}", model.name, model.rev8)).collect();
+    let names: Vec<String> =
+        listed.into_iter().map(|model| format!("{}@{}", model.name, model.rev8)).collect();
     let names = if names.is_empty() { "nothing installed".to_owned() } else { names.join(", ") };
     Ok(format!("{}: {names}", dir.display()))
 }
 
 /// Golden texts, alone and together: sound vectors, and the same both times.
 fn self_test(model: &dyn Embed) -> Result<String, String> {
-    const TEXTS: [&str; 3] = ["A forebay holds the water.", "水は力になる。", "one two three four five six seven"];
+    const TEXTS: [&str; 3] =
+        ["A forebay holds the water.", "水は力になる。", "one two three four five six seven"];
     let mut tokens = vec![model.golden()];
     for text in TEXTS {
         tokens.push(model.tokenize(text).map_err(|fault| fault.to_string())?);
@@ -134,7 +138,10 @@ fn folder(config: &Config, status: &Result<Value, String>) -> Result<String, Str
         Some(pid) => format!("held by the run of process {pid}"),
         None => "free".into(),
     };
-    Ok(format!("{dir}, store {store}, {holder}; {} chunks written, {} pending", status["written"], status["queue"]["pending"]))
+    Ok(format!(
+        "{dir}, store {store}, {holder}; {} chunks written, {} pending",
+        status["written"], status["queue"]["pending"]
+    ))
 }
 
 fn disk(config: &Config) -> Result<String, String> {
@@ -180,7 +187,10 @@ fn sink(config: &Config, model: &Arc<dyn Embed>, status: &Value) -> Result<Strin
     let store = status["store"].as_str().unwrap_or_default();
     sink.preflight(model.identity(), model.dim(), store, false).map_err(|error| error.to_string())?;
     sink.probe().map_err(|error| {
-        format!("{error}; see what else writes to it (sink.busy_timeout_ms = {})", config.sink.busy_timeout_ms)
+        format!(
+            "{error}; see what else writes to it (sink.busy_timeout_ms = {})",
+            config.sink.busy_timeout_ms
+        )
     })?;
     Ok(format!("{}: a probe row could be written", sink.kind()))
 }

@@ -1,6 +1,7 @@
 //! Sources into the queue, on a thread of its own: read, split, admit, enqueue, and wait while the window is full.
 
 use std::{
+    cell::Cell,
     collections::HashSet,
     path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed},
