@@ -36,7 +36,7 @@ const DOC: &str = "zebrafinch-doc";
 fn written() -> Home {
     let home = Home::new();
     let input = home.file("in.jsonl", corpus(200) + &secret() + &corpus(400));
-    home.run(&[&*input, "--set", "source.chunk_tokens=40"], 0);
+    home.run(&[&*input, "--set", "source.chunk_tokens=40", "--set", "source.overlap_tokens=4"], 0);
     home
 }
 
@@ -63,7 +63,11 @@ fn a_document_is_gone_from_every_file() {
     assert_eq!(holding(&home.data(""), CANARY), [""; 0]);
     home.forebay(&["forget"]).exits(2).says(&["<DOC>"]);
     // The next reading brings it back, as it said.
-    assert_eq!(home.run(&["in.jsonl", "--set", "source.chunk_tokens=40"], 0).n("chunks"), rows);
+    assert_eq!(
+        home.run(&["in.jsonl", "--set", "source.chunk_tokens=40", "--set", "source.overlap_tokens=4"], 0)
+            .n("chunks"),
+        rows
+    );
 }
 
 #[test]
@@ -89,7 +93,10 @@ fn pending_chunks_and_dead_letters_of_it_go_too() {
     let letters = home.letters();
     assert_eq!(letters.len(), 4);
     let first =
-        letters.iter().find(|letter| letter["doc_id"] == DOC).unwrap()["id"].as_str().unwrap().to_owned();
+        letters.iter().find(|letter| letter["doc_id"] == DOC && letter["class"] == "too_long").unwrap()["id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
     home.forebay(&["dlq", "redrive", &first]).exits(0);
     // Lines of the spool are overwritten where they stand.
     std::fs::create_dir(home.data("spool")).unwrap();
@@ -129,11 +136,15 @@ fn what_is_in_flight_goes_when_it_comes_back() {
 /// Killed wherever it stands: whatever opens the stores next finishes it, and they agree.
 #[test]
 fn a_forgetting_killed_at_any_moment_is_finished_by_the_next_verb() {
-    for wait_us in (0..16).map(|round| round * 1_200) {
+    let home = written();
+    let start = std::time::Instant::now();
+    home.forebay(&["forget", DOC]).exits(0);
+    let whole = start.elapsed();
+    for round in 0..16 {
         let home = written();
         let all = home.sink_rows();
         let forget = home.start(&["forget", DOC]);
-        std::thread::park_timeout(std::time::Duration::from_micros(wait_us));
+        std::thread::park_timeout(whole * round / 16);
         forget.kill();
         let found = home.verified();
         let left = found["ledger_rows"].as_u64().unwrap();

@@ -134,6 +134,7 @@ impl Queue {
         let count = self.replay(&mut state, from)?;
         state.put(entry::JOURNAL, place(end, epoch));
         state.take(NEXT_JOURNAL);
+        super::renew::note_alive(&mut state);
         self.shared.apply(&mut state)?;
         let bytes_left =
             self.shared.db.get(super::renew::REMOVED)?.is_some_and(|what| what == super::renew::JOURNAL);

@@ -53,7 +53,8 @@ fn fate(letter: &DeadLetter, here: Option<&DeadLetter>, standing: Option<Uuid>) 
 /// What is wrong with it, without quoting it.
 pub fn check(letter: &DeadLetter) -> Result<(), String> {
     if letter.form != FORM {
-        return Err(format!("its form is not {FORM}"));
+        let form: String = letter.form.chars().take(60).collect();
+        return Err(format!("its form is {form:?}, this version knows {FORM}"));
     }
     let times = [&letter.first_failed_at, &letter.last_failed_at].into_iter();
     let times = times.chain(&letter.quarantined_at).chain(&letter.resolved_at);
