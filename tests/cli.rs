@@ -234,6 +234,22 @@ fn the_fields_of_json_are_a_contract() {
     assert_eq!(fields(&hits[0]).join(" "), "doc_id chunk_index score text meta");
     let said = home.forebay(&["dlq", "redrive", "--all", "--dry-run", "--json"]).exits(0).json();
     assert_eq!(fields(&said).join(" "), "dry_run redriven superseded staying");
+    let lines = home.forebay(&["dlq", "export"]).exits(0).stdout;
+    let letter: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    let whole = format!("{} payload audit", fields(&letters[0]).join(" "));
+    assert_eq!(fields(&letter).join(" "), whole);
+    home.file("letters.jsonl", lines);
+    let said = home.forebay(&["dlq", "import", "letters.jsonl", "--json"]).exits(0).json();
+    assert_eq!(fields(&said).join(" "), "added updated unchanged standing refused");
+    let said = home.forebay(&["dlq", "export", "other.jsonl", "--json"]).exits(0).json();
+    assert_eq!(fields(&said).join(" "), "exported");
+    let said = home.forebay(&["dlq", "discard", "--all", "--reason", "x", "--json"]).exits(0).json();
+    assert_eq!(fields(&said).join(" "), "discarded");
+    let said = home.forebay(&["dlq", "purge", "--discarded", "--json"]).exits(0).json();
+    assert_eq!(fields(&said).join(" "), "purged");
+    let said = home.forebay(&["forget", "nobody", "--json"]).exits(1).json();
+    let forgotten = "documents unknown pending letters sink_rows ledger_rows spool_lines scrubbed";
+    assert_eq!(fields(&said).join(" "), forgotten);
     let said = home.forebay(&["rebuild", "--json"]).exits(0).json();
     assert_eq!(fields(&said).join(" "), "ledger_rows forgotten sources");
 }

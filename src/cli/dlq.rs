@@ -1,14 +1,21 @@
-//! `dlq`: look at dead letters, send them back, give them up.
+//! `dlq`: look at dead letters, send them back, give them up, move them, remove them.
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Exit, Shared, setup};
+use super::{
+    Exit, Shared, letters,
+    session::Session,
+    setup,
+    transfer::{self, Target},
+};
 use crate::{
     error::{Class, Stage},
     ops::command::Command,
-    queue::dlq::Filter,
+    queue::{dead::State, dlq::Filter},
 };
 
 #[derive(Debug, Subcommand)]
@@ -24,9 +31,6 @@ pub(super) enum Verb {
         /// Only letters after this one (paging)
         #[arg(long, value_name = "ID")]
         after: Option<Uuid>,
-        /// Resolved and discarded ones too
-        #[arg(long)]
-        closed: bool,
     },
     /// One dead letter with its text and history
     #[command(after_help = "Example:\n  forebay dlq show 0193…")]
@@ -66,6 +70,52 @@ sink_unavailable"
         #[arg(long)]
         reason: String,
     },
+    /// Remove closed letters for good: entry, text and history, from every file of the data folder
+    #[command(
+        after_help = "Examples:\n  forebay dlq purge --resolved\n  forebay dlq purge --discarded --older-than 7d\n  \
+forebay dlq purge 0193… --force\n\nClosed letters are purged by themselves after dlq.retain_days."
+    )]
+    Purge {
+        #[command(flatten)]
+        which: Which,
+        /// Those that were resolved
+        #[arg(long)]
+        resolved: bool,
+        /// Those that were discarded
+        #[arg(long)]
+        discarded: bool,
+        /// All that are closed
+        #[arg(long)]
+        all: bool,
+        /// Open ones too: what they hold is lost
+        #[arg(long)]
+        force: bool,
+    },
+    /// Whole letters, texts included, as JSON lines or SQL tables
+    #[command(
+        after_help = "Examples:\n  forebay dlq export letters.jsonl\n  forebay dlq export --closed --sqlite \
+letters.db\n\nThe tables are `letters` and `audit`; every field of a letter is a column."
+    )]
+    Export {
+        /// File of JSON lines, one letter a line; without it they go to stdout
+        #[arg(conflicts_with = "sqlite")]
+        file: Option<PathBuf>,
+        /// SQLite file with tables instead; one that is there is replaced
+        #[arg(long, value_name = "FILE")]
+        sqlite: Option<PathBuf>,
+        #[command(flatten)]
+        which: Filters,
+    },
+    /// Take letters in that `dlq export` wrote, here or on another machine
+    #[command(
+        after_help = "Example:\n  forebay dlq import letters.jsonl\n\nThe same file again changes nothing; a letter \
+that has moved on here stays as it is; one whose chunk has another letter here is left out (`standing`)."
+    )]
+    Import {
+        /// File of JSON lines; `-` is stdin
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
 }
 
 /// Which letters are meant.
@@ -73,6 +123,13 @@ sink_unavailable"
 pub(super) struct Which {
     /// These ids
     ids: Vec<Uuid>,
+    #[command(flatten)]
+    filters: Filters,
+}
+
+/// Which letters are meant, ids apart.
+#[derive(Debug, Args)]
+pub(super) struct Filters {
     /// This class
     #[arg(long)]
     class: Option<Class>,
@@ -85,9 +142,15 @@ pub(super) struct Which {
     /// Last failed longer ago than this: 30s, 15m, 12h, 7d
     #[arg(long, value_name = "AGE", value_parser = age)]
     older_than: Option<u64>,
+    /// This state: open, redriven, quarantined, resolved, discarded
+    #[arg(long, value_parser = state)]
+    state: Option<State>,
+    /// Resolved and discarded ones too
+    #[arg(long, conflicts_with = "state")]
+    closed: bool,
 }
 
-impl Which {
+impl Filters {
     fn filter(self) -> Filter {
         let before = self.older_than.map(|seconds| {
             let now = jiff::Timestamp::now();
@@ -95,22 +158,39 @@ impl Which {
             jiff::Timestamp::from_second(now.as_second().saturating_sub(back)).unwrap_or(now).to_string()
         });
         Filter {
-            ids: self.ids,
             class: self.class,
             stage: self.stage,
             doc_id: self.doc,
             before,
+            states: self.state.into_iter().collect(),
+            closed_too: self.closed,
             ..Filter::default()
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.ids.is_empty()
-            && self.class.is_none()
+        self.class.is_none()
             && self.stage.is_none()
             && self.doc.is_none()
             && self.older_than.is_none()
+            && self.state.is_none()
     }
+}
+
+impl Which {
+    fn filter(self) -> Filter {
+        Filter { ids: self.ids, ..self.filters.filter() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ids.is_empty() && self.filters.is_empty()
+    }
+}
+
+fn state(text: &str) -> Result<State, String> {
+    serde_json::from_value(Value::String(text.to_owned())).map_err(|_| {
+        format!("unknown state {text:?}; known: open, redriven, quarantined, resolved, discarded")
+    })
 }
 
 fn stage(text: &str) -> Result<Stage, String> {
@@ -132,102 +212,125 @@ fn age(text: &str) -> Result<u64, String> {
     number.checked_mul(seconds).ok_or_else(wrong)
 }
 
-fn who() -> String {
+pub(super) fn who() -> String {
     format!("cli:{}", std::env::var("USER").unwrap_or_else(|_| "unknown".into()))
 }
 
 /// A verb that changes letters must be told which.
-fn chosen(which: &Which, all: bool) -> Result<(), String> {
+fn chosen(which: &Which, all: bool, also: &str) -> Result<(), String> {
     if which.is_empty() && !all {
-        return Err("which letters? Give ids, --class, --stage, --doc, --older-than, or --all".into());
+        return Err(format!(
+            "which letters? Give ids, --class, --stage, --doc, --older-than, --state{also}, or --all"
+        ));
     }
     Ok(())
 }
 
 pub(super) fn dlq(shared: &Shared, verb: Verb) -> Result<Exit, String> {
     let config = setup::config(shared, &[])?.config;
-    let command = match verb {
-        Verb::List { which, limit, after, closed } => {
-            Command::DlqList { filter: Filter { after, closed_too: closed, ..which.filter() }, limit }
+    let json = shared.json;
+    let session = || Session::new(&config);
+    match verb {
+        Verb::List { which, limit, after } => {
+            letters::list(&mut session()?, Filter { after, ..which.filter() }, limit, json)?;
         }
-        Verb::Show { id } => Command::DlqShow { id },
-        Verb::Stats => Command::DlqStats,
+        Verb::Show { id } => letters::object(&session()?.ask(&Command::DlqShow { id })?, json),
+        Verb::Stats => letters::stats(&session()?.ask(&Command::DlqStats)?, json),
         Verb::Redrive { which, all, dry_run } => {
-            chosen(&which, all)?;
-            Command::DlqRedrive { filter: which.filter(), dry_run, who: who() }
+            chosen(&which, all, "")?;
+            let command = Command::DlqRedrive { filter: which.filter(), dry_run, who: who() };
+            letters::object(&changed(&mut session()?, command)?, json);
         }
         Verb::Discard { which, all, reason } => {
-            chosen(&which, all)?;
-            Command::DlqDiscard { filter: which.filter(), reason, who: who() }
+            chosen(&which, all, "")?;
+            let command = Command::DlqDiscard { filter: which.filter(), reason, who: who() };
+            letters::object(&changed(&mut session()?, command)?, json);
         }
-    };
-    let answer = setup::command(&config, &command)?;
-    nothing_meant(&command, &answer)?;
-    print(&command, &answer, shared.json);
+        Verb::Purge { which, resolved, discarded, all, force } => {
+            chosen(&which, all || resolved || discarded, ", --resolved, --discarded")?;
+            let filter = which.filter();
+            let states = purgeable(&filter, resolved, discarded, force)?;
+            let command = Command::DlqPurge { filter: Filter { states, ..filter }, who: who() };
+            let mut session = session()?;
+            let answer = changed(&mut session, command)?;
+            session.ask(&Command::Scrub)?;
+            letters::object(&answer, json);
+            if session.end_purged()? {
+                eprintln!(
+                    "a run holds the data folder: the last bytes leave the queue's files with the next open after it"
+                );
+            }
+        }
+        Verb::Export { file, sqlite, which } => {
+            let target = match (file, sqlite) {
+                (Some(file), _) => Target::Jsonl(file),
+                (None, Some(file)) => Target::Sqlite(file),
+                (None, None) => Target::Stdout,
+            };
+            let count = transfer::export(&mut session()?, which.filter(), &target)?;
+            if !matches!(target, Target::Stdout) {
+                letters::object(&json!({ "exported": count }), json);
+            }
+        }
+        Verb::Import { file } => {
+            let (answer, exit) = transfer::import(&mut session()?, &file)?;
+            letters::object(&answer, json);
+            return Ok(exit);
+        }
+    }
     Ok(Exit::Ok)
 }
 
-/// Ids that mean no letter are a mistake, not a success.
-fn nothing_meant(command: &Command, answer: &Value) -> Result<(), String> {
-    let (Command::DlqRedrive { filter, .. } | Command::DlqDiscard { filter, .. }) = command else {
-        return Ok(());
+/// States that may be purged: closed ones, unless forced.
+fn purgeable(filter: &Filter, resolved: bool, discarded: bool, force: bool) -> Result<Vec<State>, String> {
+    let closed = [State::Resolved, State::Discarded];
+    let mut states = match (resolved, discarded) {
+        (true, false) => vec![State::Resolved],
+        (false, true) => vec![State::Discarded],
+        _ => closed.to_vec(),
     };
+    if force && !resolved && !discarded {
+        states.extend([State::Open, State::Redriven, State::Quarantined]);
+    }
+    if !filter.states.is_empty() {
+        states.retain(|state| filter.states.contains(state));
+    }
+    if states.is_empty() {
+        return Err("letters that are not closed are purged with --force only: what they hold is lost".into());
+    }
+    Ok(states)
+}
+
+/// Carries out a verb that changes letters, to its last page; gives the answers as one.
+fn changed(session: &mut Session<'_>, command: Command) -> Result<Value, String> {
+    let by_id = matches!(&command, Command::DlqRedrive { filter, .. } | Command::DlqDiscard { filter, .. }
+        | Command::DlqPurge { filter, .. } if !filter.ids.is_empty());
+    let purge = matches!(command, Command::DlqPurge { .. });
+    let mut all = json!({});
+    session.ask_pages(command, &mut |answer| {
+        for (field, value) in answer.as_object().into_iter().flatten().filter(|(field, _)| *field != "next") {
+            let sum = match (&all[field], value) {
+                (Value::Number(so_far), Value::Number(more)) => {
+                    json!(so_far.as_u64().unwrap_or(0) + more.as_u64().unwrap_or(0))
+                }
+                (Value::Array(so_far), Value::Array(more)) => json!([so_far.as_slice(), more].concat()),
+                _ => value.clone(),
+            };
+            all[field] = sum;
+        }
+        Ok(())
+    })?;
     let touched =
-        ["redriven", "superseded", "discarded"].iter().any(|field| answer[field].as_u64() > Some(0));
-    let staying = answer["staying"].as_array().is_some_and(|letters| !letters.is_empty());
-    if filter.ids.is_empty() || touched || staying {
-        return Ok(());
-    }
-    Err("no open dead letter has such an id; see `forebay dlq list`".into())
-}
-
-fn print(command: &Command, answer: &Value, json: bool) {
-    let rows = || answer.as_array().into_iter().flatten();
-    match command {
-        // One object a line: a contract.
-        Command::DlqList { .. } if json => rows().for_each(|letter| println!("{letter}")),
-        _ if json => println!("{answer}"),
-        Command::DlqList { .. } => {
-            rows().for_each(|letter| println!("{}", line(letter)));
-            if rows().next().is_none() {
-                eprintln!("no dead letter matches");
-            }
+        ["redriven", "superseded", "discarded", "purged"].iter().any(|field| all[field].as_u64() > Some(0));
+    let staying = all["staying"].as_array().is_some_and(|letters| !letters.is_empty());
+    // Ids that mean no letter are a mistake, not a success.
+    match by_id && !touched && !staying {
+        true if purge => {
+            Err("no closed dead letter has such an id; open ones are purged with --force only".into())
         }
-        Command::DlqStats => {
-            for class in rows() {
-                println!(
-                    "{}: {} open, at most {} attempts, oldest since {}",
-                    word(&class["class"]),
-                    class["open"],
-                    class["attempts_worst"],
-                    word(&class["oldest_at"])
-                );
-            }
-            if rows().next().is_none() {
-                println!("the DLQ is empty");
-            }
-        }
-        _ => println!("{}", serde_json::to_string_pretty(answer).unwrap_or_default()),
+        true => Err("no open dead letter has such an id; see `forebay dlq list`".into()),
+        false => Ok(all),
     }
-}
-
-fn line(letter: &Value) -> String {
-    let origin = &letter["origin"];
-    format!(
-        "{} {} {} {}:{} {} ({} attempts): {}",
-        word(&letter["id"]),
-        word(&letter["state"]),
-        word(&letter["class"]),
-        word(&origin["source"]),
-        origin["line"],
-        letter["doc_id"].as_str().map_or_else(|| format!("byte {}", origin["offset"]), ToOwned::to_owned),
-        letter["attempts"],
-        word(&letter["message"])
-    )
-}
-
-fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or("-")
 }
 
 #[cfg(test)]

@@ -5,13 +5,17 @@ mod check;
 mod demo;
 mod dlq;
 mod exit;
+mod forget;
+mod letters;
 mod log;
 mod model;
 mod progress;
 mod run;
 mod search;
+mod session;
 mod setup;
 mod status;
+mod transfer;
 mod verify;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -81,9 +85,15 @@ whatever is pending, and sources that were not read to their end."
 makes it anew from the journal and the sources. `rebuild` is for a lost ledger, or one that differs from the sink."
     )]
     Rebuild,
-    /// Dead letters: look at them, send them back, give them up; works beside a run
+    /// Dead letters: look at them, send them back, give them up, move them; works beside a run
     #[command(subcommand)]
     Dlq(dlq::Verb),
+    /// Remove documents everywhere: sink, ledger, queue, dead letters, spool; works beside a run
+    #[command(
+        after_help = "Example:\n  forebay forget doc-17 doc-18\n\nThe source of a document must be changed, too, or \
+the next reading brings it back."
+    )]
+    Forget(forget::Arguments),
     /// Models: list, pull, verify
     #[command(subcommand)]
     Model(model::Verb),
@@ -117,6 +127,7 @@ pub fn main() -> ExitCode {
         Verb::Verify => verify::verify(&shared),
         Verb::Rebuild => verify::rebuild(&shared),
         Verb::Dlq(verb) => dlq::dlq(&shared, verb),
+        Verb::Forget(arguments) => forget::forget(&shared, arguments),
         Verb::Model(verb) => model::model(&shared, verb),
         Verb::Search(arguments) => search::search(&shared, &arguments),
         Verb::Check => check::check(&shared),

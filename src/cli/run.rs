@@ -14,7 +14,11 @@ use super::{Exit, Shared, progress, setup};
 use crate::{
     config::Config,
     embed::threads::threads_of,
-    ops::{control, verify::same_sink},
+    ops::{
+        control,
+        forget::{self, Reading},
+        verify::same_sink,
+    },
     pipeline::{self, Line, Stop, report::Report},
     source,
 };
@@ -57,7 +61,7 @@ async fn embed_on_runtime(config: &Config, paths: &[PathBuf], reembed: bool) -> 
     let line = Arc::new(OnceLock::new());
     background(signals(Arc::clone(&line)))?;
     let model = setup::model(config)?;
-    let folder = setup::folder(config)?;
+    let folder = setup::folder_to_run(config)?;
     let sink = setup::sink(config)?;
     sink.preflight(model.identity(), model.dim(), &folder.store, reembed)
         .map_err(|error| error.to_string())?;
@@ -69,6 +73,8 @@ async fn embed_on_runtime(config: &Config, paths: &[PathBuf], reembed: bool) -> 
         sink.kind(),
         config.data.dir.display()
     );
+    let reading = Reading { source: &config.source, line_bytes: config.limits.line_bytes };
+    forget::finish(&folder, sink.as_ref(), reading)?;
     same_sink(&folder, sink.as_ref())?;
     if reembed {
         // Another identity makes everything pending again, not only what is named now.

@@ -1,17 +1,13 @@
 //! From what was typed to open parts, with messages that say what to type next.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
-use super::Shared;
+use super::{Shared, session::Session};
 use crate::{
     config::{Config, Flag, Loaded, Request},
     embed::{self, Embed},
     folder::{Folder, FolderError},
-    ops::{
-        Context,
-        command::{Command, execute},
-        control,
-    },
+    ops::command::Command,
     pipeline::RunSettings,
     sink::{self, Sink},
 };
@@ -76,7 +72,7 @@ pub(super) fn folder_to_rebuild(config: &Config) -> Result<Folder, String> {
         .map_err(|error| error.to_string())
 }
 
-fn open_folder(config: &Config) -> Result<Folder, FolderError> {
+pub(super) fn open_folder(config: &Config) -> Result<Folder, FolderError> {
     Folder::open(&config.data.dir, &config.queue, config.retry.cap_ms)
 }
 
@@ -109,25 +105,26 @@ pub(super) fn exists(dir: &Path) -> Result<(), String> {
     ))
 }
 
-/// Carries a verb out: by the process that holds the folder, or here.
+/// Carries a verb of one step out: by the process that holds the folder, or here.
 pub(super) fn command(config: &Config, command: &Command) -> Result<serde_json::Value, String> {
-    let dir = &config.data.dir;
-    exists(dir)?;
-    let start = std::time::Instant::now();
-    loop {
-        if let Some(answer) = control::ask(dir, command) {
-            return answer;
-        }
-        match open_folder(config) {
-            Ok(folder) => {
-                let (source, line_bytes) = (&config.source, config.limits.line_bytes);
-                return execute(Context { folder: &folder, line: None, source, line_bytes }, command);
-            }
-            // Its holder is starting or ending: the socket comes, or the lock goes.
-            Err(FolderError::Held { .. }) if start.elapsed() < Duration::from_secs(5) => {
-                std::thread::park_timeout(Duration::from_millis(100));
-            }
-            Err(error) => return Err(error.to_string()),
-        }
+    Session::new(config)?.ask(command)
+}
+
+/// As [`folder`], with letters purged that were closed more than `dlq.retain_days` ago.
+pub(super) fn folder_to_run(config: &Config) -> Result<Folder, String> {
+    let opened = folder(config)?;
+    if config.dlq.retain_days == 0 {
+        return Ok(opened);
     }
+    let keep_ms = config.dlq.retain_days.saturating_mul(86_400_000);
+    let now_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
+    let purged =
+        opened.queue.purge_closed(now_ms.saturating_sub(keep_ms)).map_err(|error| error.to_string())?;
+    if purged == 0 {
+        return Ok(opened);
+    }
+    tracing::info!(purged, "dead letters were closed more than dlq.retain_days ago");
+    // Opened again, the store is written anew without their bytes.
+    drop(opened);
+    folder(config)
 }

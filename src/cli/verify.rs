@@ -3,7 +3,11 @@
 use super::{Exit, Shared, setup};
 use crate::{
     config::Config,
-    ops::{rebuild as making, verify as checking, verify::Verified},
+    ops::{
+        forget::{self, Reading},
+        rebuild as making, verify as checking,
+        verify::Verified,
+    },
 };
 
 pub(super) fn verify(shared: &Shared) -> Result<Exit, String> {
@@ -16,6 +20,8 @@ pub(super) fn verify(shared: &Shared) -> Result<Exit, String> {
 
 pub(super) fn compare(config: &Config) -> Result<Verified, String> {
     let (folder, sink) = (setup::folder(config)?, setup::sink(config)?);
+    let reading = Reading { source: &config.source, line_bytes: config.limits.line_bytes };
+    forget::finish(&folder, sink.as_ref(), reading)?;
     // Without its model the identities of ledger and sink are still compared with each other.
     let model = setup::model(config).map_err(|why| tracing::info!(why, "verifying without the model")).ok();
     checking::verify(&folder, sink.as_ref(), model.as_ref().map(|model| model.identity()))

@@ -229,6 +229,7 @@ fn open_queue(
         catch_unwind(AssertUnwindSafe(|| Queue::open(&path, settings, expect, journal)))
             .unwrap_or_else(|_| Err(QueueError::Damaged("its store cannot be read (sled panicked)".into())))
     };
+    queue::renew::recover(&path).map_err(|error| FolderError::io(&path, error))?;
     let gone = !expect.fresh && !path.exists();
     let why = match if gone { Err(QueueError::Damaged("it is gone".into())) } else { open(expect) } {
         Err(QueueError::Damaged(why)) => why,

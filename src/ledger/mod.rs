@@ -2,6 +2,8 @@
 //!
 //! One connection writes, another reads, so that reading input never waits for a commit.
 
+mod forget;
+pub mod letters;
 mod schema;
 mod sources;
 

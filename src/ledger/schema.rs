@@ -22,6 +22,7 @@ CREATE TABLE IF NOT EXISTS runs(run TEXT PRIMARY KEY, report TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS latest(one INTEGER PRIMARY KEY CHECK (one = 1), doc_id TEXT NOT NULL, chunk_index INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS resolved(letter TEXT PRIMARY KEY, how TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS forgetting(doc_id TEXT PRIMARY KEY);
 ";
 
 /// busy_timeout first: even the switch to WAL can meet a lock.
@@ -33,6 +34,8 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "cache_size", -16_000)?;
     // Without it SQLite plans a statement anew for each value bound to a range, and reading input asks by the million.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    // A document's id may be personal: what was removed is not left in free pages.
+    connection.query_row("PRAGMA secure_delete = ON", [], |_| Ok(()))?;
     Ok(connection)
 }
 

@@ -4,8 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Context, redrive, status};
-use crate::queue::dlq::Filter;
+use super::{Context, export, forget, import, purge, redrive, status};
+use crate::queue::{
+    dead::DeadLetter,
+    dlq::{Filter, PAGE_BYTES},
+};
 
 /// A verb.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -13,7 +16,7 @@ use crate::queue::dlq::Filter;
 pub enum Command {
     /// Depth, rate, breakers, DLQ.
     Status,
-    /// Letters, oldest first.
+    /// Letters, oldest first; a page.
     DlqList {
         /// Which.
         filter: Filter,
@@ -27,7 +30,35 @@ pub enum Command {
     },
     /// Letters by class.
     DlqStats,
-    /// Send letters back.
+    /// Whole letters; a page.
+    DlqExport {
+        /// Which.
+        filter: Filter,
+    },
+    /// Take letters in.
+    DlqImport {
+        /// These.
+        letters: Vec<DeadLetter>,
+        /// By whom.
+        who: String,
+    },
+    /// Remove letters for good; a page. Their bytes go with a `Scrub` after the last one.
+    DlqPurge {
+        /// Which.
+        filter: Filter,
+        /// By whom.
+        who: String,
+    },
+    /// Leave no byte of what was purged.
+    Scrub,
+    /// Remove documents everywhere.
+    Forget {
+        /// Their ids.
+        docs: Vec<String>,
+        /// By whom.
+        who: String,
+    },
+    /// Send letters back; a page.
     DlqRedrive {
         /// Which.
         filter: Filter,
@@ -36,7 +67,7 @@ pub enum Command {
         /// By whom.
         who: String,
     },
-    /// Give letters up.
+    /// Give letters up; a page.
     DlqDiscard {
         /// Which.
         filter: Filter,
@@ -47,7 +78,26 @@ pub enum Command {
     },
 }
 
-/// Carries a verb out. The answer is what `--json` prints.
+impl Command {
+    /// The filter of a verb that works page by page.
+    pub fn filter_mut(&mut self) -> Option<&mut Filter> {
+        match self {
+            Self::DlqList { filter, .. }
+            | Self::DlqExport { filter }
+            | Self::DlqPurge { filter, .. }
+            | Self::DlqRedrive { filter, .. }
+            | Self::DlqDiscard { filter, .. } => Some(filter),
+            Self::Status
+            | Self::DlqShow { .. }
+            | Self::DlqStats
+            | Self::DlqImport { .. }
+            | Self::Scrub
+            | Self::Forget { .. } => None,
+        }
+    }
+}
+
+/// Carries a verb out. The answer is what `--json` prints; that of a page also has `next`, the id to go on after.
 ///
 /// # Errors
 /// A sentence for the user.
@@ -69,17 +119,25 @@ pub fn execute(context: Context<'_>, command: &Command) -> Result<Value, String>
         Command::DlqStats => to_json(&queue.letter_stats().map_err(text)?),
         Command::DlqRedrive { filter, dry_run, who } => redrive::redrive(context, filter, *dry_run, who),
         Command::DlqDiscard { filter, reason, who } => {
-            let mut discarded = 0;
-            for letter in queue.letters(filter, usize::MAX).map_err(text)? {
-                discarded += u64::from(queue.discard(letter.id, who, reason).map_err(text)?);
-            }
-            Ok(json!({ "discarded": discarded }))
+            let letters = queue.letters_within(filter, export::PAGE, PAGE_BYTES).map_err(text)?;
+            let ids: Vec<Uuid> = letters.iter().map(|letter| letter.id).collect();
+            let discarded = queue.discard_all(&ids, who, reason).map_err(text)?;
+            Ok(json!({ "discarded": discarded, "next": ids.last() }))
+        }
+        Command::DlqExport { filter } => export::page(queue, filter),
+        Command::DlqImport { letters, who } => import::merge(context, letters, who),
+        Command::DlqPurge { filter, who } => purge::page(context.folder, filter, who),
+        Command::Scrub => purge::scrub(context.folder).map(|()| json!({})),
+        Command::Forget { docs, who } => {
+            let line = context.line.ok_or("forgetting needs the sink: it is not open here")?;
+            let reading = forget::Reading { source: context.source, line_bytes: context.line_bytes };
+            to_json(&forget::forget(context.folder, line.sink.as_ref(), reading, docs, who)?)
         }
     }
 }
 
 /// A letter without its payload: text is shown only where `dlq show` asked for it.
-fn list_form(letter: &crate::queue::dead::DeadLetter) -> Result<Value, String> {
+fn list_form(letter: &DeadLetter) -> Result<Value, String> {
     let mut value = to_json(letter)?;
     if let Some(fields) = value.as_object_mut() {
         fields.remove("payload");

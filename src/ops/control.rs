@@ -22,9 +22,11 @@ use super::{
 use crate::pipeline::{Line, worker::Worker};
 
 const FILE: &str = "control.sock";
-/// Longest request and, on the client's side, patience for the answer.
-const REQUEST_BYTES: u64 = 1024 * 1024;
+/// Longest request (letters that are imported are in it, and only the owner can ask) and, on the client's side, patience for the answer.
+const REQUEST_BYTES: u64 = 512 * 1024 * 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for verbs that look at every letter or write files anew.
+const PATIENCE_LONG: Duration = Duration::from_secs(600);
 /// A socket's path is limited to 107 bytes; a longer one is reached through a descriptor of its folder.
 const PATH_BYTES: usize = 100;
 
@@ -57,20 +59,21 @@ pub async fn serve(line: Arc<Line>) -> std::io::Result<()> {
     let worker = Worker::start("forebay-control")?;
     loop {
         let (mut stream, _) = listener.accept().await?;
-        // One at a time: verbs are short, and a client that does not speak is not waited for.
-        let talk = async {
-            let (read, mut write) = stream.split();
-            let mut request = String::new();
-            tokio::io::BufReader::new(read.take(REQUEST_BYTES)).read_line(&mut request).await?;
-            let line = Arc::clone(&line);
-            let answer = worker.run(move || answer(&line, &request)).await;
-            let answer = answer.unwrap_or_else(|panicked| Answer::Error(panicked.to_string()));
-            let mut text = serde_json::to_vec(&answer)?;
-            text.push(b'\n');
-            write.write_all(&text).await
-        };
-        if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, talk).await {
-            tracing::debug!(%error, "a control client went away");
+        // One at a time: verbs are short, and a client that does not speak or listen is not waited for.
+        let (read, mut write) = stream.split();
+        let mut request = String::new();
+        let mut reader = tokio::io::BufReader::new(read.take(REQUEST_BYTES));
+        if !matches!(tokio::time::timeout(PATIENCE, reader.read_line(&mut request)).await, Ok(Ok(_))) {
+            tracing::debug!("a control client did not speak");
+            continue;
+        }
+        let line = Arc::clone(&line);
+        let answer = worker.run(move || answer(&line, &request)).await;
+        let answer = answer.unwrap_or_else(|panicked| Answer::Error(panicked.to_string()));
+        let mut text = serde_json::to_vec(&answer)?;
+        text.push(b'\n');
+        if !matches!(tokio::time::timeout(PATIENCE, write.write_all(&text)).await, Ok(Ok(()))) {
+            tracing::debug!("a control client went away");
         }
     }
 }
@@ -102,7 +105,8 @@ pub fn ask(dir: &Path, command: &Command) -> Option<Result<Value, String>> {
     let (path, _folder) = reach(dir).ok()?;
     let mut stream = UnixStream::connect(path).ok()?;
     let talk = |stream: &mut UnixStream| -> std::io::Result<Answer> {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let long = matches!(command, Command::Forget { .. } | Command::Scrub);
+        stream.set_read_timeout(Some(if long { PATIENCE_LONG } else { PATIENCE }))?;
         let mut request = serde_json::to_vec(command)?;
         request.push(b'\n');
         stream.write_all(&request)?;

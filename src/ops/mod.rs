@@ -3,6 +3,10 @@
 
 pub mod command;
 pub mod control;
+pub mod export;
+pub mod forget;
+pub mod import;
+pub mod purge;
 pub mod rebuild;
 mod redrive;
 pub mod status;

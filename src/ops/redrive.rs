@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::Context;
+use super::{Context, export::PAGE};
 use crate::{
     chunk::{Chunk, ChunkKey, Digest},
     queue::{
         dead::{DeadLetter, Payload, State},
-        dlq::Filter,
+        dlq::{Filter, PAGE_BYTES},
     },
     source::{self, Item},
 };
@@ -22,7 +22,7 @@ enum Diagnosis {
     Superseded,
 }
 
-/// Redrives what `filter` keeps, oldest first.
+/// Redrives a page of what `filter` keeps, oldest first, with one fsync.
 ///
 /// # Errors
 /// A sentence, when a store cannot be used.
@@ -34,8 +34,10 @@ pub(super) fn redrive(
 ) -> Result<Value, String> {
     let queue = &context.folder.queue;
     let text = |error: crate::queue::QueueError| error.to_string();
-    let (mut redriven, mut superseded, mut staying) = (0_u64, 0_u64, Vec::new());
-    for letter in queue.letters(filter, usize::MAX).map_err(text)? {
+    let (mut back, mut superseded, mut staying) = (Vec::new(), Vec::new(), Vec::new());
+    let letters = queue.letters_within(filter, PAGE, PAGE_BYTES).map_err(text)?;
+    let next = letters.last().map(|letter| letter.id);
+    for letter in letters {
         if letter.state != State::Open {
             continue;
         }
@@ -43,24 +45,23 @@ pub(super) fn redrive(
             Diagnosis::Stays(why) => {
                 staying.push(json!({ "id": letter.id, "class": letter.class, "why": why }));
             }
-            Diagnosis::Superseded => {
-                superseded += 1;
-                if !dry_run {
-                    queue.resolve(&[(letter.id, "superseded".into())]).map_err(text)?;
-                }
-            }
-            Diagnosis::Chunk(chunk) => {
-                let back = || queue.redrive(letter.id, who, *chunk);
-                let sent = match context.line {
-                    _ if dry_run => true,
-                    Some(line) => line.take_up(back).map_err(text)?,
-                    None => back().map_err(text)?,
-                };
-                redriven += u64::from(sent);
-            }
+            Diagnosis::Superseded => superseded.push((letter.id, "superseded".to_owned())),
+            Diagnosis::Chunk(chunk) => back.push((letter.id, *chunk)),
         }
     }
-    Ok(json!({ "dry_run": dry_run, "redriven": redriven, "superseded": superseded, "staying": staying }))
+    let mut redriven = back.len() as u64;
+    if !dry_run {
+        queue.resolve(&superseded).map_err(text)?;
+        let back = || queue.redrive_all(back, who);
+        redriven = match context.line {
+            Some(line) => line.take_up(back).map_err(text)?,
+            None => back().map_err(text)?,
+        };
+    }
+    let superseded = superseded.len();
+    Ok(json!({
+        "dry_run": dry_run, "redriven": redriven, "superseded": superseded, "staying": staying, "next": next,
+    }))
 }
 
 fn diagnose(context: Context<'_>, letter: &DeadLetter) -> Result<Diagnosis, String> {

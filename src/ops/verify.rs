@@ -8,7 +8,10 @@ use crate::{
     chunk::{ChunkKey, Digest},
     folder::Folder,
     identity::Identity,
-    queue::{dead::State, dead::Subject, dlq::Filter},
+    queue::{
+        dead::{DeadLetter, State, Subject},
+        dlq::Filter,
+    },
     sink::{Sink, SinkError, Stored},
 };
 
@@ -214,19 +217,25 @@ fn look_closely(
 
 /// A letter that is resolved must have its chunk in the ledger.
 fn letters(folder: &Folder, found: &mut Verified) -> Result<(), String> {
-    let filter = Filter { closed_too: true, ..Filter::default() };
-    for letter in folder.queue.letters(&filter, usize::MAX).map_err(|error| error.to_string())? {
-        let Subject::Chunk(key) = &letter.subject else { continue };
+    let filter = Filter { states: vec![State::Resolved], ..Filter::default() };
+    let mut failed = None;
+    let mut look = |letter: DeadLetter| -> Result<(), String> {
+        let Subject::Chunk(key) = &letter.subject else { return Ok(()) };
         // A superseded one may have lost its key with its document's tail.
-        if letter.state != State::Resolved || letter.resolved_how.as_deref() == Some("superseded") {
-            continue;
-        }
-        if folder.ledger.held(key).map_err(|error| error.to_string())?.is_none() {
+        if letter.resolved_how.as_deref() != Some("superseded")
+            && folder.ledger.held(key).map_err(|error| error.to_string())?.is_none()
+        {
             found.resolved_without_vector += 1;
             found.problem(format!("dead letter {} is resolved, and {key} is not written", letter.id));
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    let each = folder.queue.each_letter(&filter, &mut |letter| {
+        failed = look(letter).err();
+        failed.is_none()
+    });
+    each.map_err(|error| error.to_string())?;
+    failed.map_or(Ok(()), Err)
 }
 
 fn finish(found: &mut Verified) {

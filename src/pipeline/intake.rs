@@ -232,6 +232,13 @@ impl Intake {
             return Ok(());
         }
         tally.produced.add(1);
+        if admission == Admission::Dead {
+            // Its letter may be of another source with the same text; it counts for this run, too.
+            let letter = self.line.folder.queue.standing(chunk.key.short_hash());
+            if let Some(letter) = letter.map_err(|error| error.to_string())? {
+                self.line.know_source(letter.origin.source_id, &letter.origin.source);
+            }
+        }
         match admission {
             Admission::Enqueue => {
                 let made_way = self.line.folder.queue.enqueue(chunk).map_err(|error| error.to_string())?;

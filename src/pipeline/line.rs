@@ -18,7 +18,12 @@ use super::{
     tally::Tally,
     worker::Worker,
 };
-use crate::{embed::Embed, folder::Folder, queue::policy, sink::Sink};
+use crate::{
+    embed::Embed,
+    folder::Folder,
+    queue::{dead::State as LetterState, dlq::Filter, policy},
+    sink::Sink,
+};
 
 /// `pipeline.*` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
@@ -206,14 +211,14 @@ impl Line {
         keys
     }
 
-    /// Enqueues a chunk from beside the line, and counts it as taken up unless the line is yet to adopt it.
+    /// Enqueues chunks from beside the line, and counts them as taken up unless the line is yet to adopt them.
     ///
     /// # Errors
     /// What `enqueue` says.
-    pub fn take_up<E>(&self, enqueue: impl FnOnce() -> Result<bool, E>) -> Result<bool, E> {
+    pub fn take_up<E>(&self, enqueue: impl FnOnce() -> Result<u64, E>) -> Result<u64, E> {
         let adopted = self.counting();
         let enqueued = enqueue()?;
-        self.tally.produced.add(u64::from(enqueued && *adopted));
+        self.tally.produced.add(if *adopted { enqueued } else { 0 });
         Ok(enqueued)
     }
 
@@ -268,10 +273,30 @@ impl Line {
         self.uris.lock().unwrap_or_else(PoisonError::into_inner).insert(source_id, uri.to_owned());
     }
 
-    /// The uri of a source, for a dead letter's origin.
+    /// The uri of a source, for a dead letter's origin; it then is a source of this run.
     pub fn source_uri(&self, source_id: i64) -> String {
         let known = self.uris.lock().unwrap_or_else(PoisonError::into_inner).get(&source_id).cloned();
-        known.or_else(|| self.folder.ledger.source_uri(source_id).ok().flatten()).unwrap_or_default()
+        known.unwrap_or_else(|| {
+            let uri = self.folder.ledger.source_uri(source_id).ok().flatten().unwrap_or_default();
+            self.know_source(source_id, &uri);
+            uri
+        })
+    }
+
+    /// Whether a letter that nobody has seen to belongs to a source of this run.
+    ///
+    /// # Errors
+    /// See [`crate::queue::QueueError`].
+    pub fn leaves_dead(&self) -> Result<bool, crate::queue::QueueError> {
+        let uris: HashSet<String> =
+            self.uris.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let states = vec![LetterState::Open, LetterState::Quarantined];
+        let (filter, mut found) = (Filter { states, ..Filter::default() }, false);
+        self.folder.queue.each_letter(&filter, &mut |letter| {
+            found = uris.contains(&letter.origin.source);
+            !found
+        })?;
+        Ok(found)
     }
 
     /// Whether all input is read.

@@ -219,11 +219,16 @@ fn report(line: &Line, ends: &[InputEnd], gone: Vec<String>) -> Report {
         SourceState::Incomplete(why) => Some(why.clone()),
         SourceState::Done => None,
     }));
+    // Not by the tally: what was buried may have been redriven and written meanwhile.
+    let leaves_dead = line.leaves_dead().unwrap_or_else(|error| {
+        line.halt(error.to_string());
+        true
+    });
     let stopped = line.stopped();
     let outcome = match &stopped {
         Some(Stop::Halted(_)) => Outcome::Halted,
         Some(Stop::Interrupted) => Outcome::Interrupted,
-        None if tally.dead.get() > 0 || !incomplete.is_empty() => Outcome::Partial,
+        None if leaves_dead || !incomplete.is_empty() => Outcome::Partial,
         None => Outcome::Complete,
     };
     let tokens = tally.tokens.get();

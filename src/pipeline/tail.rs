@@ -71,9 +71,14 @@ pub fn close_mended(line: &Line, uri: &str, still: &HashSet<u128>) -> Result<(),
             && letter.state != State::Redriven
             && !still.contains(&letter.subject.short_hash())
     };
-    let letters = queue.letters(&Filter::default(), usize::MAX).map_err(|error| error.to_string())?;
-    let closed: Vec<_> =
-        letters.into_iter().filter(gone).map(|letter| (letter.id, "superseded".to_owned())).collect();
+    let mut closed = Vec::new();
+    let each = queue.each_letter(&Filter::default(), &mut |letter| {
+        if gone(&letter) {
+            closed.push((letter.id, "superseded".to_owned()));
+        }
+        true
+    });
+    each.map_err(|error| error.to_string())?;
     queue.resolve(&closed).map_err(|error| error.to_string())
 }
 

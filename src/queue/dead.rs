@@ -192,6 +192,12 @@ impl DeadLetter {
         (self.origin.source_id, self.origin.offset) > (source_id, ordinal)
     }
 
+    /// When something last happened to it, RFC 3339 UTC; being taken over from another data folder is nothing.
+    pub fn changed_at(&self) -> &str {
+        let audits = self.audit.iter().filter(|audit| audit.what != "import").map(|audit| audit.at.as_str());
+        audits.chain([self.last_failed_at.as_str()]).max().unwrap_or_default()
+    }
+
     /// The chunk it was, rebuilt from its payload; `None` for a record that could not be read.
     pub fn chunk(&self) -> Option<Chunk> {
         let (Subject::Chunk(key), Payload::Chunk { text, meta, source_hash }) =

@@ -1,11 +1,19 @@
-//! Which letters are meant, and how many there are.
+//! Reading dead letters: which are meant, page by page, and what they add up to.
 
-use std::collections::BTreeMap;
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashSet},
+};
 
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::dead::{DeadLetter, State as LetterState};
+pub use super::index::Counts;
+use super::{
+    Queue, QueueError, book,
+    dead::{DeadLetter, State as LetterState},
+    entry, index,
+};
 use crate::error::{Class, Stage};
 
 /// `dlq.*` of the configuration.
@@ -14,39 +22,10 @@ use crate::error::{Class, Stage};
 pub struct Settings {
     /// `full`: a letter keeps all that is needed to rebuild its chunk.
     pub payload: String,
+    /// Days after which resolved and discarded letters are purged; 0: never.
+    pub retain_days: u64,
     /// Open letters from which a warning is logged.
     pub alert_depth: u64,
-}
-
-/// Letters by class and state.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts(BTreeMap<(Class, LetterState), u64>);
-
-impl Counts {
-    pub(super) fn moved(&mut self, before: Option<&DeadLetter>, after: &DeadLetter) {
-        if let Some(before) = before
-            && let Some(count) = self.0.get_mut(&(before.class, before.state))
-        {
-            *count = count.saturating_sub(1);
-        }
-        *self.0.entry((after.class, after.state)).or_default() += 1;
-    }
-
-    /// Letters for which `keep` holds.
-    pub fn sum(&self, keep: impl Fn(Class, LetterState) -> bool) -> u64 {
-        self.0.iter().filter(|((class, state), _)| keep(*class, *state)).map(|(_, count)| count).sum()
-    }
-
-    /// Open and quarantined letters by class, the empty classes left out.
-    pub fn by_class(&self) -> BTreeMap<Class, u64> {
-        let mut classes = BTreeMap::new();
-        for ((class, state), count) in &self.0 {
-            if matches!(state, LetterState::Open | LetterState::Quarantined) && *count > 0 {
-                *classes.entry(*class).or_default() += count;
-            }
-        }
-        classes
-    }
 }
 
 /// Which letters are meant.
@@ -67,7 +46,10 @@ pub struct Filter {
     /// Last failed before this time (RFC 3339 UTC).
     #[serde(default)]
     pub before: Option<String>,
-    /// Resolved and discarded ones too.
+    /// These states only; empty: see `closed_too`.
+    #[serde(default)]
+    pub states: Vec<LetterState>,
+    /// Resolved and discarded ones too, when no states are named.
     #[serde(default)]
     pub closed_too: bool,
     /// Only ids after this one (paging).
@@ -83,8 +65,16 @@ impl Filter {
             && self.stage.is_none_or(|stage| stage == letter.stage)
             && self.doc_id.as_ref().is_none_or(|doc| letter.doc_id.as_ref() == Some(doc))
             && self.before.as_ref().is_none_or(|before| letter.last_failed_at < *before)
-            && (self.closed_too || letter.state.unresolved())
+            && self.keeps_state(letter.state)
             && self.after.is_none_or(|after| letter.id > after)
+    }
+
+    /// Whether letters of this state may be meant.
+    pub fn keeps_state(&self, state: LetterState) -> bool {
+        match self.states.as_slice() {
+            [] => self.closed_too || state.unresolved(),
+            states => states.contains(&state),
+        }
     }
 }
 
@@ -99,4 +89,213 @@ pub struct ClassStats {
     pub attempts_worst: u32,
     /// First failure of the oldest, RFC 3339 UTC.
     pub oldest_at: String,
+}
+
+/// Letters held at once when all of them are looked at.
+const PAGE: usize = 256;
+/// Bytes of letters on a page, about.
+pub const PAGE_BYTES: usize = 8 * 1024 * 1024;
+
+impl Queue {
+    /// One letter.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn letter(&self, id: Uuid) -> Result<Option<DeadLetter>, QueueError> {
+        let bytes = self.shared.db.get(entry::hashed(entry::DEAD, id.as_u128()))?;
+        bytes.map(|bytes| book::decode(&bytes)).transpose()
+    }
+
+    /// Letters that `filter` keeps, oldest first, at most `limit`.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn letters(&self, filter: &Filter, limit: usize) -> Result<Vec<DeadLetter>, QueueError> {
+        self.letters_within(filter, limit, usize::MAX)
+    }
+
+    /// As [`Queue::letters`], and no more once they have `bytes` of stored form in all.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn letters_within(
+        &self,
+        filter: &Filter,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<Vec<DeadLetter>, QueueError> {
+        let (mut kept, mut total) = (Vec::new(), 0);
+        let mut each = |stored: &[u8]| -> Result<bool, QueueError> {
+            let letter = book::decode(stored)?;
+            if filter.keeps(&letter) {
+                total += stored.len();
+                kept.push(letter);
+            }
+            Ok(kept.len() < limit && total < bytes)
+        };
+        if limit > 0 {
+            self.walk(filter, &mut each)?;
+        }
+        Ok(kept)
+    }
+
+    /// Calls `each` for every letter that `filter` keeps, oldest first, a page of them in memory at a time; stops when
+    /// it says no.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn each_letter(
+        &self,
+        filter: &Filter,
+        each: &mut dyn FnMut(DeadLetter) -> bool,
+    ) -> Result<(), QueueError> {
+        let mut filter = filter.clone();
+        loop {
+            let page = self.letters_within(&filter, PAGE, PAGE_BYTES)?;
+            let Some(last) = page.last().map(|letter| letter.id) else { return Ok(()) };
+            filter.after = Some(last);
+            for letter in page {
+                if !each(letter) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The stored forms of letters that may be meant, by ascending id, until `each` says no.
+    fn walk(
+        &self,
+        filter: &Filter,
+        each: &mut dyn FnMut(&[u8]) -> Result<bool, QueueError>,
+    ) -> Result<(), QueueError> {
+        let groups: Vec<_> = {
+            let mut state = self.shared.state();
+            self.shared.apply(&mut state)?;
+            state.letters.groups().collect()
+        };
+        let after = filter.after.map_or(0, |id| id.as_u128().saturating_add(1));
+        if !filter.ids.is_empty() {
+            let mut ids: Vec<u128> = filter.ids.iter().map(Uuid::as_u128).filter(|id| *id >= after).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            for id in ids {
+                if let Some(stored) = self.shared.db.get(entry::hashed(entry::DEAD, id))?
+                    && !each(&stored)?
+                {
+                    break;
+                }
+            }
+            return Ok(());
+        }
+        let meant = groups.into_iter().filter(|(class, state)| {
+            filter.class.is_none_or(|wanted| wanted == *class) && filter.keeps_state(*state)
+        });
+        let mut lanes: Vec<sled::Iter> = meant
+            .map(|(class, state)| {
+                self.shared.db.range(index::key(class, state, after)..=index::key(class, state, u128::MAX))
+            })
+            .collect();
+        // The lanes ascend each; the lowest head of all is next.
+        let mut heads = BinaryHeap::new();
+        for at in 0..lanes.len() {
+            heads.extend(next_id(&mut lanes[at])?.map(|id| Reverse((id, at))));
+        }
+        let mut last = None;
+        while let Some(Reverse((id, at))) = heads.pop() {
+            heads.extend(next_id(&mut lanes[at])?.map(|id| Reverse((id, at))));
+            // A letter that changes meanwhile may come up in two lanes.
+            if last.replace(id) == Some(id) {
+                continue;
+            }
+            if let Some(stored) = self.shared.db.get(entry::hashed(entry::DEAD, id))?
+                && !each(&stored)?
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Letters by class and state.
+    pub fn letter_counts(&self) -> Counts {
+        self.shared.state().letters.clone()
+    }
+
+    /// Per class: open letters, worst attempts, oldest. Costs the same however many letters there are.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn letter_stats(&self) -> Result<Vec<ClassStats>, QueueError> {
+        let counts = {
+            let mut state = self.shared.state();
+            self.shared.apply(&mut state)?;
+            state.letters.clone()
+        };
+        let open = |state| matches!(state, LetterState::Open | LetterState::Quarantined);
+        let mut stats = Vec::new();
+        for (class, count) in counts.by_class() {
+            let states = vec![LetterState::Open, LetterState::Quarantined];
+            let filter = Filter { class: Some(class), states, ..Filter::default() };
+            // Ids ascend with the time of the first failure.
+            let Some(oldest) = self.letters(&filter, 1)?.pop() else { continue };
+            stats.push(ClassStats {
+                class,
+                open: count,
+                attempts_worst: counts.attempts_worst(class, open),
+                oldest_at: oldest.first_failed_at,
+            });
+        }
+        Ok(stats)
+    }
+
+    /// Ids of resolved and discarded letters that were closed before this time (milliseconds since 1970), at most
+    /// `limit`.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn closed_before(&self, before_ms: u64, limit: usize) -> Result<Vec<Uuid>, QueueError> {
+        let groups: Vec<_> = {
+            let mut state = self.shared.state();
+            self.shared.apply(&mut state)?;
+            state.letters.groups().filter(|(_, state)| !state.unresolved()).collect()
+        };
+        let mut ids = Vec::new();
+        for (class, state) in groups {
+            let range = index::key(class, state, 0)..=index::key(class, state, u128::MAX);
+            for item in self.shared.db.range(range) {
+                let entry = indexed(item)?;
+                if entry.closed_ms > 0 && entry.closed_ms < before_ms {
+                    ids.push(entry.id);
+                    if ids.len() == limit {
+                        return Ok(ids);
+                    }
+                }
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Ids of all letters of these states.
+    pub(super) fn ids_of(&self, wanted: LetterState) -> Result<HashSet<Uuid>, QueueError> {
+        let counts = self.letter_counts();
+        let mut ids = HashSet::new();
+        for (class, state) in counts.groups().filter(|(_, state)| *state == wanted) {
+            let range = index::key(class, state, 0)..=index::key(class, state, u128::MAX);
+            for item in self.shared.db.range(range) {
+                ids.insert(indexed(item)?.id);
+            }
+        }
+        Ok(ids)
+    }
+}
+
+fn next_id(lane: &mut sled::Iter) -> Result<Option<u128>, QueueError> {
+    lane.next().map(|item| indexed(item).map(|entry| entry.id.as_u128())).transpose()
+}
+
+/// An item of the index.
+pub(super) fn indexed(item: sled::Result<(sled::IVec, sled::IVec)>) -> Result<index::Entry, QueueError> {
+    let (key, value) = item?;
+    index::Entry::decode(&key, &value)
+        .ok_or_else(|| QueueError::Damaged("the index of dead letters is unreadable".into()))
 }

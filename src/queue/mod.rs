@@ -10,17 +10,22 @@
 //! One tree, one batch per move. Leasing flushes: it makes the started marks durable and, with them, every
 //! settlement before it. What a power cut can undo is the latest settlements, and the ledger knows those.
 
+mod book;
 mod clock;
 pub mod dead;
 pub mod dlq;
 pub mod durable;
 pub mod entry;
 mod error;
+mod forget;
+pub mod import;
+mod index;
 pub mod journal;
 mod lease;
 mod letters;
 mod open;
 pub mod policy;
+pub mod renew;
 mod shared;
 mod transition;
 pub mod window;

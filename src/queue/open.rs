@@ -11,7 +11,7 @@ use super::{
     Queue, QueueError, Settings, Shared, State, dlq, durable,
     entry::{self, Mark, Meta, Pending, Record},
     journal::Journal,
-    now_ms, slot_of,
+    now_ms, renew, slot_of,
     window::{CRASH_AFTER, Place, SUSPECT_AFTER, Window},
 };
 use crate::chunk::Chunk;
@@ -58,8 +58,15 @@ impl Queue {
         expect: Expect,
         journal: Journal,
     ) -> Result<(Self, OpenReport), QueueError> {
-        let db = open_tree(dir, settings)?;
+        let mut db = open_tree(dir, settings)?;
         let generation = check(&db, expect)?;
+        if renew::is_due(&db)? {
+            drop(db);
+            if let Err(error) = renew::renew(dir, settings) {
+                tracing::warn!(%error, "the queue's store could not be written anew; it is tried at the next open");
+            }
+            db = open_tree(dir, settings)?;
+        }
         let meta = Meta { store: expect.store, generation }.encode();
         let write = || {
             db.insert(entry::META, meta.clone())?;
@@ -107,7 +114,7 @@ impl Queue {
 }
 
 /// sled's flusher may hold the lock a moment after its owner is gone: wait for that, and for nothing else.
-fn open_tree(dir: &Path, settings: &Settings) -> Result<sled::Db, QueueError> {
+pub(super) fn open_tree(dir: &Path, settings: &Settings) -> Result<sled::Db, QueueError> {
     let config = sled::Config::new().path(dir).cache_capacity(settings.cache_mb.max(1) * 1024 * 1024);
     let start = Instant::now();
     loop {

@@ -89,6 +89,7 @@ impl Drop for Shared {
     /// A clean end leaves nothing to catch up with. A failure here costs just that.
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        super::renew::note_alive(state);
         if self.db.apply_batch(std::mem::take(&mut state.batch)).is_ok() {
             let _ = self.db.flush();
         }

@@ -67,31 +67,48 @@ pub enum Transition {
         /// Why.
         reason: String,
     },
+    /// Came from another data folder, or is a newer state of a letter that is here.
+    Import {
+        /// The whole letter.
+        letter: Box<DeadLetter>,
+        /// By whom.
+        who: String,
+    },
+    /// Removed for good, payload and all.
+    Purge {
+        /// Id of the letter.
+        id: Uuid,
+        /// By whom.
+        who: String,
+    },
 }
 
 impl Transition {
     /// Id of the letter it changes.
     pub fn id(&self) -> Uuid {
         match self {
-            Self::Bury { letter } => letter.id,
+            Self::Bury { letter } | Self::Import { letter, .. } => letter.id,
             Self::FailedAgain { id, .. }
             | Self::Redrive { id, .. }
             | Self::Reopen { id }
             | Self::Resolve { id, .. }
-            | Self::Discard { id, .. } => *id,
+            | Self::Discard { id, .. }
+            | Self::Purge { id, .. } => *id,
         }
     }
 
-    /// The letter after this change at `at`; `None` when there is no letter it could change.
+    /// The letter after this change at `at`; `None` when there is none any more, or none it could change.
     pub fn apply(&self, letter: Option<DeadLetter>, at: &str) -> Option<DeadLetter> {
-        if let Self::Bury { letter } = self {
-            return Some((**letter).clone());
-        }
-        let mut letter = letter?;
+        let mut letter = match self {
+            Self::Bury { letter } => return Some((**letter).clone()),
+            Self::Import { letter, .. } => (**letter).clone(),
+            Self::Purge { .. } => return None,
+            _ => letter?,
+        };
         let (what, who, why) = self.audit_words();
         letter.audit.push(Audit { at: at.to_owned(), what: what.to_owned(), who, why });
         match self {
-            Self::Bury { .. } => {}
+            Self::Bury { .. } | Self::Import { .. } | Self::Purge { .. } => {}
             Self::FailedAgain {
                 attempts,
                 class,
@@ -140,6 +157,8 @@ impl Transition {
             Self::Reopen { .. } => ("reopen", "forebay".into(), Some("its chunk was lost on the way".into())),
             Self::Resolve { how, .. } => ("resolve", "forebay".into(), Some(how.clone())),
             Self::Discard { who, reason, .. } => ("discard", who.clone(), Some(reason.clone())),
+            Self::Import { who, .. } => ("import", who.clone(), None),
+            Self::Purge { who, .. } => ("purge", who.clone(), None),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Vector stores. A sink accepts rows and confirms them, now or later; only what is confirmed counts.
 
+mod forget;
 mod native;
 mod null;
 mod rows;
@@ -116,6 +117,29 @@ pub trait Sink: Send + Sync {
     /// # Errors
     /// See [`SinkError`].
     fn delete(&self, keys: &[ChunkKey]) -> Result<(), SinkError>;
+
+    /// All rows of a document, whichever data folder wrote them.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    fn rows_of(&self, doc_id: &str) -> Result<Vec<Stored>, SinkError> {
+        let mut rows = Vec::new();
+        self.scan(None, &mut |row| {
+            if row.key.doc_id == doc_id {
+                rows.push(row);
+            }
+            Ok(())
+        })?;
+        Ok(rows)
+    }
+
+    /// Leaves no byte of deleted rows in files of the sink's own. False when another program keeps it from that.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    fn scrub(&self) -> Result<bool, SinkError> {
+        Ok(true)
+    }
 
     /// Whether a row could be written now: tried on a probe row that leaves no trace.
     ///

@@ -13,7 +13,7 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 
-use super::{Confirmed, Hit, Row, Settings, Sink, SinkError, Stored, native, rows, schema, search};
+use super::{Confirmed, Hit, Row, Settings, Sink, SinkError, Stored, forget, native, rows, schema, search};
 use crate::{chunk::ChunkKey, error::Fault, identity::Identity};
 
 const UPSERT: &str = "
@@ -301,6 +301,14 @@ impl Sink for Sqlite {
             }
             Ok(())
         })
+    }
+
+    fn rows_of(&self, doc_id: &str) -> Result<Vec<Stored>, SinkError> {
+        if self.path.exists() { forget::rows_of(&self.reader()?, &self.path, doc_id) } else { Ok(Vec::new()) }
+    }
+
+    fn scrub(&self) -> Result<bool, SinkError> {
+        forget::scrub(&self.path, self.busy_timeout)
     }
 
     fn probe(&self) -> Result<(), SinkError> {

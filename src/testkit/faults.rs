@@ -334,6 +334,14 @@ impl Sink for FaultySink {
         self.inner.delete(keys)
     }
 
+    fn rows_of(&self, doc_id: &str) -> Result<Vec<Stored>, SinkError> {
+        self.inner.rows_of(doc_id)
+    }
+
+    fn scrub(&self) -> Result<bool, SinkError> {
+        self.inner.scrub()
+    }
+
     fn probe(&self) -> Result<(), SinkError> {
         if self.faults.weather.sink_fails() {
             return Err(unavailable());

@@ -1,0 +1,188 @@
+//! Dead letters out of the folder: page by page, into JSON lines or SQL tables, in a file that appears whole or not
+//! at all.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{BufWriter, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    ledger::letters::{LetterTables, Row, Step},
+    queue::{
+        Queue,
+        dead::{DeadLetter, Payload, Subject},
+        dlq::{Filter, PAGE_BYTES},
+    },
+};
+
+/// Letters on a page at most.
+pub(super) const PAGE: usize = 500;
+
+/// One page: whole letters, and the id to go on after, if there may be more.
+///
+/// # Errors
+/// A sentence, when the queue cannot be read.
+pub(super) fn page(queue: &Queue, filter: &Filter) -> Result<Value, String> {
+    let letters = queue.letters_within(filter, PAGE, PAGE_BYTES).map_err(|error| error.to_string())?;
+    Ok(json!({ "next": letters.last().map(|letter| letter.id), "letters": letters }))
+}
+
+/// A file being written beside its place.
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    part: PathBuf,
+}
+
+impl Part {
+    /// Makes `FILE.part`, mode 0600.
+    fn new(path: &Path) -> std::io::Result<(Self, File)> {
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        Ok((Self { path: path.to_owned(), part }, file))
+    }
+
+    fn finish(self) -> std::io::Result<()> {
+        File::open(&self.part)?.sync_all()?;
+        std::fs::rename(&self.part, &self.path)?;
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+impl Drop for Part {
+    /// After a success there is nothing under this name.
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.part);
+    }
+}
+
+/// JSON lines into a file.
+#[derive(Debug)]
+pub struct JsonlFile {
+    part: Part,
+    out: BufWriter<File>,
+}
+
+impl JsonlFile {
+    /// Begins.
+    ///
+    /// # Errors
+    /// A sentence with the path.
+    pub fn new(path: &Path) -> Result<Self, String> {
+        let (part, file) = Part::new(path).map_err(|error| cannot(path, &error))?;
+        Ok(Self { part, out: BufWriter::new(file) })
+    }
+
+    /// One letter more.
+    ///
+    /// # Errors
+    /// A sentence with the path.
+    pub fn add(&mut self, letter: &Value) -> Result<(), String> {
+        writeln!(self.out, "{letter}").map_err(|error| cannot(&self.part.path, &error))
+    }
+
+    /// Puts the file in its place, durable.
+    ///
+    /// # Errors
+    /// A sentence with the path.
+    pub fn finish(mut self) -> Result<(), String> {
+        let path = self.part.path.clone();
+        self.out.flush().and_then(|()| self.part.finish()).map_err(|error| cannot(&path, &error))
+    }
+}
+
+/// SQL tables in a file.
+#[derive(Debug)]
+pub struct SqliteFile {
+    part: Part,
+    tables: LetterTables,
+}
+
+impl SqliteFile {
+    /// Begins.
+    ///
+    /// # Errors
+    /// A sentence with the path.
+    pub fn new(path: &Path) -> Result<Self, String> {
+        let (part, _) = Part::new(path).map_err(|error| cannot(path, &error))?;
+        let tables = LetterTables::create(&part.part).map_err(|error| error.to_string())?;
+        Ok(Self { part, tables })
+    }
+
+    /// One letter more.
+    ///
+    /// # Errors
+    /// A sentence with the path.
+    pub fn add(&mut self, letter: &Value) -> Result<(), String> {
+        let letter: DeadLetter = serde_json::from_value(letter.clone()).map_err(|error| error.to_string())?;
+        self.tables.add(&row(&letter)).map_err(|error| error.to_string())
+    }
+
+    /// Puts the file in its place, durable.
+    ///
+    /// # Errors
+    /// A sentence with the path.
+    pub fn finish(self) -> Result<(), String> {
+        let path = self.part.path.clone();
+        self.tables.finish().map_err(|error| error.to_string())?;
+        self.part.finish().map_err(|error| cannot(&path, &error))
+    }
+}
+
+fn cannot(path: &Path, error: &std::io::Error) -> String {
+    format!("{} cannot be written: {error}; name another file", path.display())
+}
+
+/// A letter as columns.
+fn row(letter: &DeadLetter) -> Row<'_> {
+    let (kind, chunk_index) = match &letter.subject {
+        Subject::Chunk(key) => ("chunk", Some(key.chunk_index)),
+        Subject::Record { .. } => ("record", None),
+    };
+    let (text, meta, raw, raw_bytes) = match &letter.payload {
+        Payload::Chunk { text, meta, .. } => (Some(text.as_str()), meta.as_deref(), None, None),
+        Payload::Raw { base64, bytes } => {
+            let raw = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, base64).ok();
+            (None, None, raw, Some(*bytes))
+        }
+    };
+    let steps = letter.audit.iter();
+    Row {
+        id: letter.id.to_string(),
+        kind,
+        doc_id: letter.doc_id.as_deref(),
+        chunk_index,
+        chunk_id: letter.chunk_id.map(|id| id.to_string()),
+        identity: letter.identity.as_deref(),
+        state: letter.state.as_str(),
+        stage: serde_json::to_value(letter.stage).ok().and_then(|v| v.as_str().map(str::to_owned)),
+        class: letter.class.as_str(),
+        native_code: letter.native_code.as_deref(),
+        message: &letter.message,
+        attempts: letter.attempts,
+        redrives: letter.redrives,
+        first_failed_at: &letter.first_failed_at,
+        last_failed_at: &letter.last_failed_at,
+        quarantined_at: letter.quarantined_at.as_deref(),
+        resolved_at: letter.resolved_at.as_deref(),
+        resolved_how: letter.resolved_how.as_deref(),
+        source: &letter.origin.source,
+        source_id: letter.origin.source_id,
+        line: letter.origin.line,
+        byte_offset: letter.origin.offset,
+        text,
+        meta,
+        raw,
+        raw_bytes,
+        audit: steps
+            .map(|step| Step { at: &step.at, what: &step.what, who: &step.who, why: step.why.as_deref() })
+            .collect(),
+    }
+}
