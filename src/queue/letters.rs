@@ -197,8 +197,8 @@ impl Queue {
             .collect();
         // The lanes ascend each; the lowest head of all is next.
         let mut heads = BinaryHeap::new();
-        for at in 0..lanes.len() {
-            heads.extend(next_id(&mut lanes[at])?.map(|id| Reverse((id, at))));
+        for (at, lane) in lanes.iter_mut().enumerate() {
+            heads.extend(next_id(lane)?.map(|id| Reverse((id, at))));
         }
         let mut last = None;
         while let Some(Reverse((id, at))) = heads.pop() {
