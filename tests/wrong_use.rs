@@ -22,7 +22,6 @@ fn a_wrong_use_is_told_what_where_and_what_next() {
     let input = input.as_str();
     home.file("bad.toml", "[retry]\nmax_atempts = 3\n");
     home.file("broken.toml", "[retry\n");
-    home.file("empty.jsonl", "");
     std::fs::create_dir(home.at("folder")).unwrap();
     let utf16 = case("b04_utf16le.jsonl");
     let wrong: &[Wrong<'_>] = &[
@@ -88,6 +87,14 @@ fn a_wrong_use_is_told_what_where_and_what_next() {
     uses.sort();
     uses.dedup();
     assert!(uses.len() >= 48, "{}", uses.len());
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once_and_by_its_name() {
+    let home = Home::new();
+    let input = home.file("in.jsonl", corpus(3));
+    let input = input.as_str();
+    home.file("empty.jsonl", "");
     // What is wrong in several places is said at once.
     let both = ["run", input, "--set", "retry.base_ms=x", "--set", "limits.min_free_mb=-1"];
     refused(&home, (&both, 2, &["retry.base_ms", "limits.min_free_mb"]));

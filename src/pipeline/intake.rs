@@ -1,7 +1,6 @@
 //! Sources into the queue, on a thread of its own: read, split, admit, enqueue, and wait while the window is full.
 
 use std::{
-    cell::Cell,
     collections::HashSet,
     path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed},

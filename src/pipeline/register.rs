@@ -62,7 +62,7 @@ pub fn register_all(line: &Line, paths: &[PathBuf]) -> Result<Registered, StartE
         match add(line, &mut registered, &mut seen, path.clone()) {
             Ok(()) => tracing::info!(file = %path.display(), "a spooled input without a source is taken up"),
             Err(StartError::Source(error)) => {
-                tracing::warn!(%error, "a spooled input cannot be read; remove it")
+                tracing::warn!(%error, "a spooled input cannot be read; remove it");
             }
             Err(error) => return Err(error),
         }
