@@ -78,7 +78,7 @@ fn the_fields_of_json_are_a_contract() {
     assert_eq!(fields(&check["settings"][0]).join(" "), "key value origin");
     let enqueued = home.forebay(&["enqueue", "--json", &case("c02_poison_in_batch.jsonl")]).exits(1).json();
     let names = "sources by_run documents produced unreadable enqueued pending skipped dead duplicates window_full \
-                 incomplete halted";
+                 incomplete halted interrupted";
     assert_eq!(fields(&enqueued).join(" "), names);
     let found = home.forebay(&["status", "--json", "--doc", "c02-7"]).exits(0).json();
     assert_eq!(fields(&found).join(" "), "doc_id known identity chunks records");

@@ -127,6 +127,24 @@ fn a_full_disk_refuses_an_input_and_leaves_nothing() {
 }
 
 #[test]
+fn a_run_that_waits_for_its_input_can_be_asked_and_stopped() {
+    let home = Home::new();
+    let mut command = home.command(&["run", "--json", "-"]);
+    command.stdin(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut pipe, corpus(3).as_bytes()).unwrap();
+    let run = common::Running::of_child(child);
+    poll("it can be asked", || home.status().filter(|status| status["run"].is_object()));
+    run.signal(libc::SIGTERM);
+    let report = run.wait().exits(130).report();
+    assert_eq!((report.outcome(), report.n("documents")), ("interrupted", 0), "nothing was acknowledged");
+    drop(pipe);
+    home.run(&[], 0);
+    assert!(spool(&home).is_empty(), "half an input is removed by the next opener");
+}
+
+#[test]
 fn killed_at_any_moment_an_acknowledged_input_is_all_there() {
     const RECORDS: usize = 300;
     let seed = 20_261_201;
@@ -141,7 +159,7 @@ fn killed_at_any_moment_an_acknowledged_input_is_all_there() {
             .map(|i| record(&format!("{round}-{i}"), &format!("the words of {round} and {i}")))
             .collect();
         let mut enqueue = home.fed(&["enqueue", "-"], input);
-        let until = std::time::Instant::now() + Duration::from_micros(random.u64(0..60_000));
+        let until = std::time::Instant::now() + Duration::from_micros(random.u64(0..100_000));
         poll("the moment has come, or it is done", || {
             (enqueue.ended() || std::time::Instant::now() >= until).then_some(())
         });

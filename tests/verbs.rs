@@ -66,15 +66,16 @@ fn a_run_takes_up_what_is_enqueued_beside_it() {
     let piped = home.fed(&["enqueue", "-"], record("piped", "words by a pipe")).wait().exits(0);
     assert!(piped.stdout.contains("reads them after its own"), "{piped}");
     home.forebay(&["enqueue", "nowhere.jsonl"]).exits(2).says(&["nowhere.jsonl"]);
-    home.fed(&["enqueue", "-"], "\u{feff}").wait();
+    home.fed(&["enqueue", "-"], b"\xff\xfea\0").wait().exits(2).says(&["UTF-16"]);
     drop(lock);
-    let report = run.wait();
+    let report = run.wait().exits(0);
     let report = report.report();
     assert_eq!(report.numbers(["chunks", "dead"]), [3_002, 0], "{}", report.0);
     for doc in ["more", "piped"] {
         home.forebay(&["status", "--doc", doc]).exits(0);
     }
     home.holds(3_002);
+    assert_eq!(std::fs::read_dir(home.data("spool")).unwrap().count(), 0, "refused, or done");
 }
 
 #[test]
@@ -222,7 +223,6 @@ fn embed_ends_quietly_with_its_reader() {
     home.file("many.txt", many);
     let program = env!("CARGO_BIN_EXE_forebay");
     let script = format!("set -o pipefail; {program} embed --model instant - < many.txt | head -1");
-    let mut command = home.command(&[] as &[&str]);
     let mut shell = std::process::Command::new("bash");
     shell.args(["-c", &script]).current_dir(home.at("")).env_clear();
     shell.env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -230,7 +230,6 @@ fn embed_ends_quietly_with_its_reader() {
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped());
-    command.env_clear();
     let ran = common::Running::of(shell).wait();
     assert_eq!(ran.stdout.lines().count(), 1, "{ran}");
     assert!(!ran.stderr.contains("error"), "{ran}");

@@ -20,7 +20,7 @@ pub(super) fn demo(shared: &Shared) -> Result<Exit, String> {
         std::fs::write(&corpus, CORPUS).map_err(io)?;
     }
     eprintln!("2. the run: {} records of the Jargon File", CORPUS.lines().count());
-    let Some(report) = run::embed(&config, &[corpus], false, None)? else { return Ok(Exit::Interrupted) };
+    let report = run::embed(&config, &[corpus], false, None)?;
     eprintln!("3. a search: {QUERY:?}");
     let hits = search::hits(&config, QUERY, 3)?;
     if !shared.json {

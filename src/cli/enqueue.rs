@@ -125,10 +125,8 @@ async fn here(
     run::background(run::signals(Arc::clone(&place)))?;
     let line = &setup::line(config, model, folder, false, None)?;
     place.get_or_init(|| Arc::clone(line));
-    let enqueued = match stdin::register_paths(line, config, paths, spooled, false).await? {
-        Some(registered) => enqueue::enqueue(line, registered).await.map_err(|error| error.to_string())?,
-        None => enqueue::Enqueued { interrupted: true, ..enqueue::Enqueued::default() },
-    };
+    let registered = stdin::register_paths(line, config, paths, spooled, false).await?;
+    let enqueued = enqueue::enqueue(line, registered).await.map_err(|error| error.to_string())?;
     serde_json::to_value(&enqueued).map_err(|error| error.to_string())
 }
 

@@ -44,22 +44,20 @@ pub(super) fn run(shared: &Shared, arguments: &Arguments) -> Result<Exit, String
     if arguments.paths.is_empty() {
         setup::exists(&config.data.dir)?;
     }
-    let Some(report) = embed(&config, &arguments.paths, arguments.reembed, arguments.limit)? else {
-        return Ok(Exit::Interrupted);
-    };
+    let report = embed(&config, &arguments.paths, arguments.reembed, arguments.limit)?;
     print(&report, shared.json);
     // A limited run ends well, unless something died in it.
     let dead = report.outcome == Outcome::Limited && report.dead > 0;
     Ok(if dead { Exit::Partial } else { report.outcome.into() })
 }
 
-/// Runs the line and stores its report; `None` when it was interrupted while standard input was being read.
+/// Runs the line and stores its report.
 pub(super) fn embed(
     config: &Config,
     paths: &[PathBuf],
     reembed: bool,
     limit: Option<u64>,
-) -> Result<Option<Report>, String> {
+) -> Result<Report, String> {
     runtime()?.block_on(embed_on_runtime(config, paths, reembed, limit))
 }
 
@@ -73,7 +71,7 @@ async fn embed_on_runtime(
     paths: &[PathBuf],
     reembed: bool,
     limit: Option<u64>,
-) -> Result<Option<Report>, String> {
+) -> Result<Report, String> {
     let place = Arc::new(OnceLock::new());
     background(signals(Arc::clone(&place)))?;
     let model = setup::model(config)?;
@@ -95,23 +93,21 @@ async fn embed_on_runtime(
         })
     };
     let work = async {
-        let Some(registered) = stdin::register_paths(line, config, paths, None, true).await? else {
-            return Ok(None);
-        };
-        pipeline::run_registered(line, registered).await.map(Some).map_err(|error| error.to_string())
+        let registered = stdin::register_paths(line, config, paths, None, true).await?;
+        pipeline::run_registered(line, registered).await.map_err(|error| error.to_string())
     };
-    let report: Result<Option<Report>, String> = tokio::select! {
+    let report: Result<Report, String> = tokio::select! {
         report = work => report,
         _ = beside => return Err("the progress display ended by itself".into()),
     };
     control::remove(&config.data.dir);
-    let Some(report) = report? else { return Ok(None) };
+    let report = report?;
     let path = config.data.dir.join("runs.jsonl");
     if let Err(error) = append(&path, &report) {
         // What was written is written: the report is told all the same.
         eprintln!("warning: this report could not be stored in {}: {error}", path.display());
     }
-    Ok(Some(report))
+    Ok(report)
 }
 
 /// What came by standard input and is done was dropped: it cannot be embedded again from here.

@@ -41,19 +41,19 @@ pub(super) fn in_place(paths: &[PathBuf], spooled: &Spooled) -> Vec<PathBuf> {
     paths.iter().map(name).collect()
 }
 
-/// Registers `paths`, standard input included, and with `all` what was left before. `None` when the line was stopped
-/// while standard input was read.
+/// Registers `paths`, standard input included, and with `all` what was left before. Nothing is registered when the
+/// line is stopped while standard input is read.
 pub(super) async fn register_paths(
     line: &Arc<Line>,
     config: &Config,
     paths: &[PathBuf],
     spooled: Option<Spooled>,
     all: bool,
-) -> Result<Option<Registered>, String> {
+) -> Result<Registered, String> {
     let spooled = match spooled {
         None if paths.iter().any(|path| is_stdin(path)) => tokio::select! {
             biased;
-            () = line.drained() => return Ok(None),
+            () = line.drained() => return Ok(Registered::default()),
             spooled = fill_on_thread(config) => Some(spooled?),
         },
         spooled => spooled,
@@ -67,7 +67,7 @@ pub(super) async fn register_paths(
             spooled.keep();
         }
     }
-    registered.map(Some).map_err(|error| error.to_string())
+    registered.map_err(|error| error.to_string())
 }
 
 /// On a thread that nobody waits for when the line is stopped: a read from a pipe cannot be woken.

@@ -33,7 +33,6 @@ pub struct Enqueued {
     /// Why it was halted.
     pub halted: Option<String>,
     /// Whether a signal ended it.
-    #[serde(skip)]
     pub interrupted: bool,
 }
 

@@ -168,7 +168,11 @@ pub struct Running {
 impl Running {
     /// Starts `command`, whose output is piped.
     pub fn of(mut command: Command) -> Self {
-        let mut child = command.spawn().unwrap();
+        Self::of_child(command.spawn().unwrap())
+    }
+
+    /// One that runs already, whose output is piped.
+    pub fn of_child(mut child: Child) -> Self {
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let (stdout, stderr) = (Some(collect(stdout)), Some(collect(stderr)));
         Self { child, stdout, stderr }
