@@ -151,15 +151,18 @@ fn killed_at_any_moment_an_acknowledged_input_is_all_there() {
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let home = Home::new();
-    // Made first, so that every kill meets a folder.
+    // Made first, so that every kill meets a folder; the second one shows how long one takes here.
     home.fed(&["enqueue", "-"], record("first", "some words")).wait().exits(0);
+    let start = std::time::Instant::now();
+    home.fed(&["enqueue", "-"], record("first", "some words")).wait().exits(0);
+    let takes = u64::try_from(start.elapsed().as_micros()).unwrap();
     let (mut acknowledged, mut killed) = (1, 0);
     for round in 0..24 {
         let input: String = (0..RECORDS)
             .map(|i| record(&format!("{round}-{i}"), &format!("the words of {round} and {i}")))
             .collect();
         let mut enqueue = home.fed(&["enqueue", "-"], input);
-        let until = std::time::Instant::now() + Duration::from_micros(random.u64(0..100_000));
+        let until = std::time::Instant::now() + Duration::from_micros(random.u64(0..takes * 3));
         poll("the moment has come, or it is done", || {
             (enqueue.ended() || std::time::Instant::now() >= until).then_some(())
         });
@@ -176,7 +179,7 @@ fn killed_at_any_moment_an_acknowledged_input_is_all_there() {
         }
     }
     println!("{killed} of 24 were killed, {acknowledged} records acknowledged");
-    assert!(killed >= 4, "the kills came too late: {killed}");
+    assert!(killed >= 2 && acknowledged > 1, "the kills came at one moment: {killed} of 24");
     let report = home.run(&[], 0);
     assert!(report.n("chunks") >= acknowledged as u64, "{}", report.0);
     // Of an input that was not acknowledged all is there, or nothing, or what was enqueued of it and then the rest.
