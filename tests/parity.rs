@@ -2,9 +2,11 @@
 //! `tests/golden/make.py`), against candle-transformers' own models, and against themselves in any company.
 #![cfg(feature = "testkit")]
 
-use std::path::{Path, PathBuf};
+#[path = "common/golden.rs"]
+mod golden;
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
+use std::path::PathBuf;
+
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::{bert, xlm_roberta};
@@ -17,12 +19,10 @@ use forebay::{
     },
     testkit::tiny,
 };
+use golden::{COSINE_MIN, agrees_with_golden, alone, cosine, golden, vectors};
 use proptest::prelude::*;
-use serde::Deserialize;
 use tempfile::TempDir;
 
-/// Cosine to the reference at least, everywhere.
-const COSINE_MIN: f64 = 0.99999;
 /// The seed the tiny golden files were made with.
 const SEED: u64 = 7;
 
@@ -51,68 +51,6 @@ fn tiny_model(family: Family) -> Tiny {
     let expect = tiny::write(folder.path(), family, SEED).unwrap();
     let model = LocalModel::open(folder.path(), &expect, &settings()).unwrap();
     Tiny { folder, expect, model }
-}
-
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-    assert_eq!(a.len(), b.len());
-    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
-}
-
-/// Vectors of all texts, in order, by the passes the model itself plans.
-fn vectors(model: &LocalModel, texts: &[Tokens]) -> Vec<Vec<f32>> {
-    let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
-    let mut vectors = vec![Vec::new(); texts.len()];
-    for group in model.plan(&lengths) {
-        let batch: Vec<&Tokens> = group.iter().map(|&index| &texts[index]).collect();
-        for (&index, result) in group.iter().zip(model.embed(&batch).unwrap()) {
-            vectors[index] = result.unwrap().dense;
-        }
-    }
-    vectors
-}
-
-fn alone(model: &LocalModel, text: &Tokens) -> Vec<f32> {
-    model.embed(&[text]).unwrap().remove(0).unwrap().dense
-}
-
-#[derive(Deserialize)]
-struct Head {
-    weights_sha256: Digest,
-    texts: usize,
-}
-
-#[derive(Deserialize)]
-struct Golden {
-    text: String,
-    ids: Vec<u32>,
-    vector: String,
-}
-
-fn golden(name: &str) -> (Head, Vec<Golden>) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.jsonl"));
-    let file = std::fs::read_to_string(path).unwrap();
-    let (head, lines) = file.split_once('\n').unwrap();
-    let head: Head = serde_json::from_str(head).unwrap();
-    let records: Vec<Golden> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(records.len(), head.texts);
-    (head, records)
-}
-
-fn agrees_with_golden(model: &LocalModel, records: &[Golden]) {
-    let tokens: Vec<Tokens> = records.iter().map(|record| model.tokenize(&record.text).unwrap()).collect();
-    for (record, tokens) in records.iter().zip(&tokens) {
-        let head: String = record.text.chars().take(60).collect();
-        assert_eq!(tokens.ids, record.ids, "ids of {head:?}");
-    }
-    for (record, vector) in records.iter().zip(vectors(model, &tokens)) {
-        let bytes = BASE64_STANDARD.decode(&record.vector).unwrap();
-        let reference: Vec<f32> =
-            bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-        let cosine = cosine(&vector, &reference);
-        let head: String = record.text.chars().take(60).collect();
-        assert!(cosine >= COSINE_MIN, "{cosine} for {head:?} of {} tokens", record.ids.len());
-    }
 }
 
 #[test]
@@ -320,14 +258,5 @@ proptest! {
             let cosine = cosine(&vector, &alone(&single, text));
             prop_assert!(cosine >= COSINE_MIN, "{} tokens: {cosine}", text.ids.len());
         }
-    }
-}
-
-#[test]
-#[ignore = "writes the tiny models to FOREBAY_TINY_OUT for tests/golden/make.py"]
-fn dump() {
-    let out = std::env::var("FOREBAY_TINY_OUT").expect("FOREBAY_TINY_OUT names a folder");
-    for family in [Family::Bert, Family::XlmRoberta] {
-        tiny::write(&Path::new(&out).join(family.as_str()), family, SEED).unwrap();
     }
 }

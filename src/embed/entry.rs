@@ -8,9 +8,14 @@ use super::expect::{Family, Pooling};
 use crate::chunk::Digest;
 
 /// The files of `models/`, compiled in.
-const SHIPPED: [(&str, &str); 2] = [
+const SHIPPED: [(&str, &str); 7] = [
     ("all-minilm-l6-v2.toml", include_str!("../../models/all-minilm-l6-v2.toml")),
     ("bge-m3.toml", include_str!("../../models/bge-m3.toml")),
+    ("bge-small-en-v1.5.toml", include_str!("../../models/bge-small-en-v1.5.toml")),
+    ("bge-base-en-v1.5.toml", include_str!("../../models/bge-base-en-v1.5.toml")),
+    ("bge-large-en-v1.5.toml", include_str!("../../models/bge-large-en-v1.5.toml")),
+    ("multilingual-e5-small.toml", include_str!("../../models/multilingual-e5-small.toml")),
+    ("multilingual-e5-large.toml", include_str!("../../models/multilingual-e5-large.toml")),
 ];
 
 static KNOWN: LazyLock<Vec<Entry>> = LazyLock::new(|| {
@@ -87,8 +92,11 @@ pub struct WheelSource {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// The name users type, in its usual spelling.
+    /// The name users type, in its usual spelling: the published one.
     pub name: String,
+    /// Shorter names that are taken for it.
+    #[serde(default)]
+    pub aliases: Vec<String>,
     /// Architecture.
     pub family: Family,
     /// Pinned commit of the hub's repository.
@@ -143,14 +151,19 @@ impl Entry {
         &KNOWN
     }
 
-    /// The model of this name; case does not matter.
+    /// The model of this name or alias; case does not matter.
     ///
     /// # Errors
     /// [`UnknownModel`], with the known names and the nearest one.
     pub fn find(name: &str) -> Result<&'static Self, UnknownModel> {
         let typed = name.trim().to_lowercase();
-        let found = Self::known().iter().find(|entry| entry.name.to_lowercase() == typed);
+        let found = Self::known().iter().find(|entry| entry.names().any(|name| name == typed));
         found.ok_or_else(|| UnknownModel { name: name.to_owned(), nearest: nearest(&typed) })
+    }
+
+    /// Its name and aliases, in lower case.
+    fn names(&self) -> impl Iterator<Item = String> {
+        std::iter::once(&self.name).chain(&self.aliases).map(|name| name.to_lowercase())
     }
 
     /// Reads an entry.
@@ -176,8 +189,9 @@ impl Entry {
 
     fn check(&self) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if self.name.is_empty() || self.name.starts_with('.') || !self.name.chars().all(plain) {
-            return Err(format!("name {:?} is not a plain name", self.name));
+        let bad = |name: &String| name.is_empty() || name.starts_with('.') || !name.chars().all(plain);
+        if let Some(name) = std::iter::once(&self.name).chain(&self.aliases).find(|name| bad(name)) {
+            return Err(format!("name {name:?} is not a plain name"));
         }
         if self.revision.len() != 40 || !self.revision.chars().all(|c| c.is_ascii_hexdigit()) {
             return Err(format!("revision {:?} is not a commit of 40 hex digits", self.revision));
@@ -213,8 +227,8 @@ pub(crate) fn stays_inside(path: &str) -> bool {
 
 /// The known name that a mistyped one is probably meant to be.
 fn nearest(typed: &str) -> Option<String> {
-    let scored = Entry::known().iter().map(|entry| {
-        let name = entry.name.to_lowercase();
+    let scored = Entry::known().iter().flat_map(|entry| entry.names().map(move |name| (name, entry)));
+    let scored = scored.map(|(name, entry)| {
         let contained = typed.len() >= 3 && (name.contains(typed) || typed.contains(&name));
         (if contained { 0 } else { distance(typed, &name) }, entry)
     });
@@ -249,7 +263,11 @@ mod tests {
             assert_eq!(file, format!("{}.toml", entry.name.to_lowercase()));
             assert_eq!(Entry::find(&entry.name.to_uppercase()).unwrap(), &entry);
         }
+        let mut names: Vec<_> = Entry::known().iter().flat_map(Entry::names).collect();
+        names.sort();
+        names.windows(2).for_each(|two| assert_ne!(two[0], two[1], "one name for one model"));
         assert_eq!(Entry::find("bge-m3").unwrap().dim, 1024);
+        assert_eq!(Entry::find("BGE-small").unwrap().name, "bge-small-en-v1.5");
         assert_eq!(Entry::find("all-minilm-l6-v2").unwrap().file(Role::Tokenizer).path, "tokenizer.json");
     }
 

@@ -29,8 +29,78 @@ pub const TINY: Shape = Shape { width: 32, inner: 64, layers: 2, heads: 4 };
 /// Six of the 24 layers of bge-m3, at their full width; for benches.
 pub const BGE_M3_OF_6: Shape = Shape { width: 1_024, inner: 4_096, layers: 6, heads: 16 };
 
-/// Writes a tiny model into `folder` (created if absent) and says what it is. XLM-R: CLS pooling, 4,200
-/// tokens at most; BERT: mean pooling, 300 tokens.
+/// What a tiny model is like: the shape of a real one, small.
+#[derive(Clone, Copy, Debug)]
+pub struct Like {
+    /// Its name, in the entry.
+    pub name: &'static str,
+    /// Its layers.
+    pub family: Family,
+    /// Its pooling.
+    pub pooling: Pooling,
+    /// Whether its tokenizer is XLM-R's (Unigram), else BERT's (`WordPiece`).
+    pub unigram: bool,
+    /// Rows of the word table that no token has.
+    pub spare_rows: usize,
+    /// Tokens at most.
+    pub max_length: usize,
+    /// Its sizes.
+    pub shape: Shape,
+    /// Put before each document.
+    pub document_prefix: &'static str,
+    /// Put before each query.
+    pub query_prefix: &'static str,
+}
+
+impl Like {
+    /// bge-m3: 4,200 tokens.
+    pub const XLM_ROBERTA: Self = Self {
+        name: "tiny-xlm-roberta",
+        family: Family::XlmRoberta,
+        pooling: Pooling::Cls,
+        unigram: true,
+        spare_rows: 0,
+        max_length: 4_200,
+        shape: TINY,
+        document_prefix: "",
+        query_prefix: "",
+    };
+    /// all-MiniLM-L6-v2.
+    pub const BERT: Self = Self {
+        name: "tiny-bert",
+        family: Family::Bert,
+        pooling: Pooling::Mean,
+        unigram: false,
+        max_length: 300,
+        ..Self::XLM_ROBERTA
+    };
+    /// bge-small, -base and -large-en-v1.5.
+    pub const BGE: Self = Self {
+        name: "tiny-bge",
+        pooling: Pooling::Cls,
+        query_prefix: "Represent this sentence for searching relevant passages: ",
+        ..Self::BERT
+    };
+    /// multilingual-e5-small: BERT's layers and positions, XLM-R's tokenizer, more rows than tokens.
+    pub const E5_SMALL: Self = Self {
+        name: "tiny-e5-small",
+        unigram: true,
+        spare_rows: 35,
+        document_prefix: "passage: ",
+        query_prefix: "query: ",
+        ..Self::BERT
+    };
+    /// multilingual-e5-large.
+    pub const E5_LARGE: Self = Self {
+        name: "tiny-e5-large",
+        family: Family::XlmRoberta,
+        spare_rows: 0,
+        ..Self::E5_SMALL
+    };
+}
+
+/// Writes a tiny model of this family into `folder` (created if absent) and says what it is. XLM-R: as bge-m3, 4,200
+/// tokens at most; BERT: as all-MiniLM-L6-v2, 300 tokens.
 ///
 /// # Errors
 /// What writing the files said.
@@ -43,19 +113,23 @@ pub fn write(folder: &Path, family: Family, seed: u64) -> io::Result<Expect> {
 /// # Errors
 /// What writing the files said.
 pub fn write_shaped(folder: &Path, family: Family, seed: u64, shape: Shape) -> io::Result<Expect> {
-    let (pooling, max_length, first) = match family {
-        Family::XlmRoberta => (Pooling::Cls, 4_200, 2),
-        Family::Bert => (Pooling::Mean, 300, 0),
-    };
-    let (tokenizer, vocab_size) = match family {
-        Family::XlmRoberta => unigram(),
-        Family::Bert => word_piece(),
-    };
+    let like = if family == Family::Bert { Like::BERT } else { Like::XLM_ROBERTA };
+    write_like(folder, &Like { shape, ..like }, seed)
+}
+
+/// Writes a tiny model of this likeness into `folder` (created if absent) and says what it is.
+///
+/// # Errors
+/// What writing the files said.
+pub fn write_like(folder: &Path, like: &Like, seed: u64) -> io::Result<Expect> {
+    let Like { family, pooling, max_length, shape, .. } = *like;
+    let first = if family == Family::XlmRoberta { 2 } else { 0 };
+    let (tokenizer, tokens) = if like.unigram { unigram() } else { word_piece() };
     let config = json!({
         "model_type": family.as_str(),
         "hidden_size": shape.width, "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads,
         "intermediate_size": shape.inner, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
-        "max_position_embeddings": max_length + first, "vocab_size": vocab_size,
+        "max_position_embeddings": max_length + first, "vocab_size": tokens + like.spare_rows,
         "type_vocab_size": if family == Family::Bert { 2 } else { 1 },
         "pad_token_id": first / 2, "position_embedding_type": "absolute",
         "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.02,
@@ -79,15 +153,15 @@ pub fn write_shaped(folder: &Path, family: Family, seed: u64, shape: Shape) -> i
     std::fs::write(folder.join("tokenizer.json"), &tokenizer)?;
     std::fs::write(folder.join("model.safetensors"), &weights)?;
     Ok(Expect {
-        name: format!("tiny-{}", family.as_str()),
+        name: like.name.to_owned(),
         revision: format!("seed-{seed}"),
         family,
         pooling,
         normalize: true,
         max_length,
         dim: shape.width,
-        document_prefix: String::new(),
-        query_prefix: String::new(),
+        document_prefix: like.document_prefix.to_owned(),
+        query_prefix: like.query_prefix.to_owned(),
         weights_sha256: Digest::of(&weights),
         tokenizer_sha256: Digest::of(&tokenizer),
     })

@@ -1,7 +1,7 @@
 """Writes the golden files: token ids and vectors of the Python reference. Run once, by hand, not by tests:
 
     pip install -r tests/golden/requirements.txt
-    FOREBAY_TINY_OUT=TINY cargo test --release --features testkit --test parity -- --ignored dump
+    FOREBAY_TINY_OUT=TINY cargo test --release --features testkit --test likeness -- --ignored dump
     python tests/golden/make.py MODELS TINY          # MODELS holds all-minilm-l6-v2/
 
 Special tokens spelled out in a text are text, as everywhere in Forebay. For BERT `split_special_tokens` does it. For
@@ -51,11 +51,11 @@ def pool(hidden, mask, pooling):
     return torch.nn.functional.normalize(vectors, dim=1)
 
 
-def golden(name, folder, tokenizer, pad, controls, model, pooling, max_length, lines):
+def golden(name, folder, tokenizer, pad, controls, model, pooling, max_length, lines, prefix=""):
     model = model.eval().float()
     records, vectors = [], []
     for text in lines:
-        ids = tokenizer(text, truncation=True, max_length=max_length, padding=False)["input_ids"]
+        ids = tokenizer(prefix + text, truncation=True, max_length=max_length, padding=False)["input_ids"]
         input_ids = torch.tensor([ids])
         mask = torch.ones_like(input_ids)
         with torch.no_grad():
@@ -118,6 +118,26 @@ def main(models, tiny):
     mask = model.config.vocab_size - 1
     args = ("tiny-xlm-roberta", folder, tokenizer, 1, {0, 1, 2, mask}, model, "cls", 4200, texts.TINY)
     sensitivity(model.eval(), *golden(*args))
+    likenesses(tiny)
+
+
+def likenesses(tiny):
+    """What the other entries of models/ are like: BERT with CLS, BERT under XLM-R's tokenizer, XLM-R with mean."""
+    folder = tiny / "tiny-bge"
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), split_special_tokens=True,
+                                        pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
+    model = BertModel.from_pretrained(folder, add_pooling_layer=False)
+    golden("tiny-bge", folder, tokenizer, 0, {0, 2, 3, 4}, model, "cls", 300, texts.LIKENESS)
+
+    folder = tiny / "tiny-e5-small"
+    model = BertModel.from_pretrained(folder, add_pooling_layer=False)
+    golden("tiny-e5-small", folder, hide_controls(folder / "tokenizer.json"), 1, {0, 1, 2}, model, "mean", 300,
+           texts.LIKENESS, "passage: ")
+
+    folder = tiny / "tiny-e5-large"
+    model = XLMRobertaModel.from_pretrained(folder, add_pooling_layer=False)
+    golden("tiny-e5-large", folder, hide_controls(folder / "tokenizer.json"), 1, {0, 1, 2}, model, "mean", 300,
+           texts.LIKENESS, "passage: ")
 
 
 if __name__ == "__main__":

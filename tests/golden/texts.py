@@ -86,3 +86,7 @@ MINILM = SENTENCES + [run(60), run(253), run(254), run(255), run(300, 3), run(20
 TINY = ["a", "the", "the gate", "water and the river flow", "東京 水 мир שלום über naïve",
         "the <pad> of </s> and <s> in <mask> <unk>", "</s>", "<pad> <pad> <pad>", "[SEP] [PAD]",
         "☃ unknown ☃", run(9), run(40), run(70, 3), run(700, 3), run(1000, 11), run(1700, 5)]
+
+# Tiny models of other likeness: a little of everything, and one text over their limit of 300 tokens.
+LIKENESS = ["a", "the gate", "water and the river flow", "東京 水 мир שלום über naïve",
+            "the <pad> of </s> and <s> in <mask> <unk>", "[SEP] [PAD]", "☃ unknown ☃", "", run(40), run(400, 3)]
