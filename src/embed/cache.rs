@@ -11,6 +11,7 @@ use std::{
 
 use super::{
     entry::{Entry, Role},
+    hub_cache,
     manifest::{self, InstalledFile, Manifest},
 };
 use crate::chunk::Digest;
@@ -114,7 +115,7 @@ pub fn folder(dir: &Path, entry: &Entry) -> PathBuf {
     dir.join(entry.name.to_lowercase()).join(entry.rev8())
 }
 
-/// The installed model, if there is one.
+/// The installed model, if there is one; else the one in a hub cache, if `dir` is such a cache.
 ///
 /// Cheap: files whose size and time are the manifest's are not read. One that was touched (copied, restored from a
 /// backup) is hashed once, and its new time is noted.
@@ -124,7 +125,7 @@ pub fn folder(dir: &Path, entry: &Entry) -> PathBuf {
 pub fn installed(dir: &Path, entry: &Entry) -> Result<Option<Installed>, CacheError> {
     let folder = folder(dir, entry);
     if !folder.exists() {
-        return Ok(None);
+        return hub_cache::installed(dir, entry);
     }
     let damaged = |why: String| CacheError::Damaged { name: entry.name.clone(), folder: folder.clone(), why };
     let mut manifest = read_manifest(&entry.name, &folder)?;
@@ -178,6 +179,8 @@ pub(super) fn mismatch(manifest: &Manifest, entry: &Entry) -> Option<String> {
             return Some(format!("{path} is not in its manifest"));
         };
         let received = match (&wanted.convert, &file.converted_from) {
+            // Made from a pickle that nothing pins, with --trust; likewise.
+            (None, Some(_)) if manifest.trusted => return None,
             (None, _) => file.sha256,
             (Some(_), Some(from)) => from.sha256,
             // Taken as it was from a folder, with --trust: there is nothing to compare it with.
@@ -216,7 +219,8 @@ fn names(dir: &Path) -> Result<Vec<String>, CacheError> {
     for item in found {
         let item = item.map_err(failed)?;
         let name = item.file_name().to_string_lossy().into_owned();
-        if item.path().is_dir() && !name.starts_with('.') {
+        let ours = !name.starts_with('.') && !name.starts_with("models--");
+        if item.path().is_dir() && ours {
             names.push(name);
         }
     }

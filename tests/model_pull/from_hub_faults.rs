@@ -16,7 +16,7 @@ use crate::{
 const WEIGHTS: &str = "model.safetensors";
 
 fn is_download(request: &Request) -> bool {
-    request.file == WEIGHTS && !request.probe
+    request.file == WEIGHTS
 }
 
 /// Sends only part of what was asked for: as many bytes as there are, or `bytes`.
@@ -24,9 +24,11 @@ fn cut(request: &Request, bytes: usize, announced: bool) -> Reply {
     let body = files()[WEIGHTS].clone();
     let from = request.from.unwrap_or(0);
     let mut head = headers(&body, REVISION);
-    head.push(("Content-Range", format!("bytes {from}-{}/{}", body.len() - 1, body.len())));
+    if from > 0 {
+        head.push(("Content-Range", format!("bytes {from}-{}/{}", body.len() - 1, body.len())));
+    }
     Reply::Broken(
-        206,
+        if from > 0 { 206 } else { 200 },
         head,
         announced.then(|| body.len() - from),
         body[from..(from + bytes).min(body.len())].to_vec(),
@@ -56,9 +58,9 @@ fn every_status_is_named_with_what_to_do_and_only_passing_ones_are_tried_again()
 
 #[test]
 fn a_moment_of_trouble_is_not_the_users_trouble() {
-    let hub = FakeHub::with_fault(files(), REVISION, |request| match (request.probe, request.before) {
-        (true, 0) => Some(Reply::Whole(503, vec![], vec![])),
-        (true, 1) => Some(Reply::Close),
+    let hub = FakeHub::with_fault(files(), REVISION, |request| match request.before {
+        0 => Some(Reply::Whole(503, vec![], vec![])),
+        1 => Some(Reply::Close),
         _ => None,
     });
     let scene = Scene::at(&hub);
@@ -97,14 +99,14 @@ fn a_body_that_breaks_off_is_resumed_where_it_broke() {
         scene.holds(&files());
         let from: Vec<_> =
             hub.log().iter().filter(|request| is_download(request)).map(|request| request.from).collect();
-        assert_eq!(from, [Some(0), Some(300_000)], "length announced: {announced}");
+        assert_eq!(from, [None, Some(300_000)], "length announced: {announced}");
     }
 }
 
 #[test]
 fn a_pull_that_gave_up_is_resumed_by_the_next_one() {
     let hub = FakeHub::with_fault(files(), REVISION, |request| {
-        let dead = request.from != Some(0) || request.before > 0;
+        let dead = request.from.is_some() || request.before > 0;
         (is_download(request) && request.before < 3)
             .then(|| if dead { Reply::Close } else { cut(request, 500_000, true) })
     });
@@ -117,7 +119,7 @@ fn a_pull_that_gave_up_is_resumed_by_the_next_one() {
     scene.holds(&files());
     let from: Vec<_> =
         hub.log().iter().filter(|request| is_download(request)).map(|request| request.from).collect();
-    assert_eq!(from, [Some(0), Some(500_000), Some(500_000), Some(500_000)]);
+    assert_eq!(from, [None, Some(500_000), Some(500_000), Some(500_000)]);
 }
 
 #[test]
@@ -130,22 +132,20 @@ fn a_server_that_does_not_know_range_is_asked_for_the_whole_file() {
         })
     });
     let scene = Scene::at(&hub);
-    // The client appends the whole body behind the part; it is stopped at the file's size and asked once more.
     scene.pull(&entry(), &PullFrom::Hub).unwrap();
     scene.holds(&files());
-    assert_eq!(hub.log().iter().filter(|request| is_download(request)).count(), 3);
+    assert_eq!(hub.log().iter().filter(|request| is_download(request)).count(), 2);
 }
 
 #[test]
 fn a_part_of_another_file_costs_one_more_download_and_no_wrong_model() {
     let hub = FakeHub::serving(files(), REVISION);
     let scene = Scene::at(&hub);
-    let etag = forebay::chunk::Digest::of(&files()[WEIGHTS]).short(40);
     for (length, downloads) in [(300_000, 2), (800_000, 1), (900_000, 1)] {
         // Files of the entry are in the order of their names: the weights are the second.
-        let blobs = scene.home().join(".01234567.parts/1/models--someone--tiny/blobs");
-        fs::create_dir_all(&blobs).unwrap();
-        fs::write(blobs.join(format!("{etag}.part")), vec![7; length]).unwrap();
+        let parts = scene.home().join(".01234567.parts");
+        fs::create_dir_all(&parts).unwrap();
+        fs::write(parts.join("1"), vec![7; length]).unwrap();
         let before = hub.log().iter().filter(|request| is_download(request)).count();
         scene.pull(&entry(), &PullFrom::Hub).unwrap();
         scene.holds(&files());
@@ -181,8 +181,7 @@ fn a_pull_killed_in_the_middle_is_resumed_and_was_never_a_model() {
     let scene = Scene::at(&hub);
     let dir = scene.options.dir.display().to_string();
     let mut child = child_pull(&[("HF_ENDPOINT", &hub.url), ("FOREBAY_TEST_DIR", &dir)]).spawn().unwrap();
-    let blobs = scene.home().join(".01234567.parts/1/models--someone--tiny/blobs");
-    let part = blobs.join(forebay::chunk::Digest::of(&files()[WEIGHTS]).short(40)).with_extension("part");
+    let part = scene.home().join(".01234567.parts/1");
     let begun = Instant::now();
     while fs::metadata(&part).map_or(0, |meta| meta.len()) < 500_000 {
         assert!(begun.elapsed() < Duration::from_secs(60), "the child did not get this far");
@@ -196,14 +195,16 @@ fn a_pull_killed_in_the_middle_is_resumed_and_was_never_a_model() {
     scene.holds(&files());
     let from: Vec<_> =
         hub.log().iter().filter(|request| is_download(request)).map(|request| request.from).collect();
-    assert_eq!(from, [Some(0), Some(500_000)]);
+    assert_eq!(from, [None, Some(500_000)]);
 }
 
 #[test]
 fn silence_is_noticed() {
-    for silent_probe in [true, false] {
+    for from_the_start in [true, false] {
         let hub = FakeHub::with_fault(files(), REVISION, move |request| {
-            (request.file == WEIGHTS && request.probe == silent_probe).then_some(Reply::Silence)
+            let body = files()[WEIGHTS].clone();
+            let stuck = || Reply::Stuck(headers(&body, REVISION), body.len(), body[..500_000].to_vec());
+            is_download(request).then(|| if from_the_start { Reply::Silence } else { stuck() })
         });
         let mut scene = Scene::at(&hub);
         (scene.options.hub.stall, scene.options.hub.tries) = (Duration::from_millis(200), 1);
@@ -241,39 +242,60 @@ fn a_login_page_is_not_a_model() {
 
 #[test]
 fn a_server_cannot_choose_where_its_bytes_are_written() {
-    for (etag, commit) in
-        [("../../../../evil", REVISION), ("/tmp/evil", REVISION), ("aa", "../../../evil"), ("", REVISION)]
-    {
-        let hub = FakeHub::new(move |request| {
-            let body = &files()[WEIGHTS];
-            let size = body.len();
-            let mut head = vec![("ETag", format!("\"{etag}\"")), ("X-Repo-Commit", commit.to_owned())];
-            head.push(("Content-Range", format!("bytes 0-0/{size}")));
-            Reply::Whole(206, head, if request.probe { vec![0] } else { body.clone() })
+    for (etag, commit) in [("../../../../evil", REVISION), ("/tmp/evil", REVISION), ("aa", "../../../evil")] {
+        let hub = FakeHub::with_fault(files(), REVISION, move |request| {
+            let body = files().into_iter().find(|(path, _)| request.path.ends_with(path.as_str()))?.1;
+            let head = vec![("ETag", format!("\"{etag}\"")), ("X-Repo-Commit", commit.to_owned())];
+            Some(Reply::Whole(200, head, body))
         });
         let scene = Scene::at(&hub);
-        let message = scene.fails(&entry(), &PullFrom::Hub);
-        assert!(message.contains("is not a model hub"), "{message}");
+        scene.pull(&entry(), &PullFrom::Hub).unwrap();
+        scene.holds(&files());
         assert!(!scene.folder.path().join("evil").exists() && !scene.options.dir.join("evil").exists());
-        assert!(hub.log().iter().all(|request| request.probe), "no body was asked for");
     }
 }
 
 #[test]
-fn more_bytes_than_announced_are_not_taken() {
+fn a_redirect_to_nowhere_or_in_a_circle_ends() {
+    for location in ["", "ftp://elsewhere/x", "http://", "/circle"] {
+        let hub = FakeHub::new(move |_| Reply::Whole(302, vec![("Location", location.to_owned())], vec![]));
+        let message = Scene::at(&hub).fails(&entry(), &PullFrom::Hub);
+        assert!(message.contains("is not a model hub"), "{location:?}: {message}");
+    }
+}
+
+#[test]
+fn another_part_than_was_asked_for_is_refused() {
     let hub = FakeHub::with_fault(files(), REVISION, |request| {
-        let mut body = files()[WEIGHTS].clone();
-        let head = headers(&body, REVISION);
-        body.extend(vec![0; 3_000_000]);
-        is_download(request).then_some(Reply::Whole(206, head, body))
+        let body = files()[WEIGHTS].clone();
+        (is_download(request) && request.before == 0).then(|| cut(request, 300_000, true)).or_else(|| {
+            let mut head = headers(&body, REVISION);
+            head.push(("Content-Range", "bytes 7-799999/800000".into()));
+            is_download(request).then(|| Reply::Whole(206, head, body[7..].to_vec()))
+        })
     });
-    let scene = Scene::at(&hub);
-    let message = scene.fails(&entry(), &PullFrom::Hub);
-    assert!(
-        message.contains("is not the pinned file") && message.contains("bytes instead of 800000"),
-        "{message}"
-    );
-    assert!(!scene.home().join(".01234567.parts/1").exists(), "nothing of it is kept to be resumed");
+    let message = Scene::at(&hub).fails(&entry(), &PullFrom::Hub);
+    assert!(message.contains("another part than was asked for"), "{message}");
+}
+
+#[test]
+fn more_bytes_than_are_pinned_are_not_taken() {
+    for announced in [true, false] {
+        let hub = FakeHub::with_fault(files(), REVISION, move |request| {
+            let mut body = files()[WEIGHTS].clone();
+            let head = headers(&body, REVISION);
+            body.extend(vec![0; 3_000_000]);
+            let length = announced.then_some(body.len());
+            is_download(request).then_some(Reply::Broken(200, head, length, body))
+        });
+        let scene = Scene::at(&hub);
+        let message = scene.fails(&entry(), &PullFrom::Hub);
+        assert!(
+            message.contains("is not the pinned file") && message.contains("bytes instead of 800000"),
+            "{message}"
+        );
+        assert!(!scene.home().join(".01234567.parts/1").exists(), "nothing of it is kept to be resumed");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use forebay::{
     embed::{
         entry::Entry,
         fail::PullError,
-        pull::{Progress, PullFrom, PullOptions, Pulled, pull},
+        pull::{Progress, PullFrom, PullOptions, Pulled, Step, pull},
     },
 };
 
@@ -71,6 +71,8 @@ pub(crate) struct Scene {
     pub(crate) options: PullOptions,
     /// Every progress heard, as (done, total).
     pub(crate) heard: RefCell<Vec<(u64, u64)>>,
+    /// Every host that was asked.
+    pub(crate) asked: RefCell<Vec<String>>,
 }
 
 impl Scene {
@@ -81,7 +83,7 @@ impl Scene {
         (options.hub.token, options.hub.offline) = (None, false);
         (options.hub.tries, options.hub.retry_base) = (3, Duration::ZERO);
         options.pip = vec![];
-        Self { folder, options, heard: RefCell::default() }
+        Self { folder, options, heard: RefCell::default(), asked: RefCell::default() }
     }
 
     pub(crate) fn at(hub: &FakeHub) -> Self {
@@ -92,8 +94,12 @@ impl Scene {
 
     pub(crate) fn pull(&self, entry: &Entry, from: &PullFrom) -> Result<Pulled, PullError> {
         self.heard.borrow_mut().clear();
+        self.asked.borrow_mut().clear();
         pull(entry, from, &self.options, &|progress: Progress<'_>| {
             self.heard.borrow_mut().push((progress.done, progress.total));
+            if progress.step == Step::Ask {
+                self.asked.borrow_mut().push(progress.file.to_owned());
+            }
         })
     }
 
