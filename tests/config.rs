@@ -219,3 +219,112 @@ fn no_secret_is_shown_even_when_it_stands_in_the_wrong_place() {
     assert_eq!(error.problems.len(), 3);
     assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
 }
+
+#[test]
+fn the_reference_page_is_what_the_settings_are() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/settings.md");
+    if std::env::var_os("FOREBAY_WRITE_PAGE").is_some() {
+        std::fs::write(&path, forebay::config::page()).unwrap();
+    }
+    let page = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        page == forebay::config::page(),
+        "docs/settings.md is behind config.toml or the rules. Make it anew: \
+         FOREBAY_WRITE_PAGE=1 cargo test --release --features testkit --test config page"
+    );
+}
+
+#[test]
+fn the_reference_page_names_every_setting_with_its_environment_form_and_a_comment() {
+    let page = forebay::config::page();
+    for setting in World::new().load().unwrap().origins {
+        let (_, rest) = page.split_once(&format!("### `{}`\n\n", setting.key)).expect(&setting.key);
+        let entry = rest.split("\n###").next().unwrap();
+        assert!(!entry.starts_with('\n'), "{}: no comment", setting.key);
+        assert!(entry.contains(&format!("- default: `{}`", setting.value)), "{entry}");
+        let env = format!("FOREBAY__{}", setting.key.replace('.', "__").to_uppercase());
+        assert!(entry.contains(&env), "{entry}");
+        // What it says is what is read.
+        let value = setting.value.as_str().map_or_else(|| setting.value.to_string(), str::to_owned);
+        let loaded = World::new().env(&env, &value).load().unwrap();
+        assert_eq!(origin(&loaded, &setting.key), Origin::Env(env));
+        assert_eq!(loaded.config, World::new().load().unwrap().config, "{}", setting.key);
+    }
+}
+
+#[test]
+fn names_carry_their_units() {
+    // A number is a count of what its name says, or its unit ends the name.
+    const UNITS: [&str; 6] = ["_s", "_ms", "_mb", "_bytes", "_days", "_hours"];
+    const COUNTS: [&str; 12] = [
+        "max_length",
+        "_tokens",
+        "threads",
+        "_chunks",
+        "batches_in_flight",
+        "restarts_max",
+        "max_attempts",
+        "threshold",
+        "alert_depth",
+        "max_dead_fraction",
+        "max_cost",
+        "max_redrives",
+    ];
+    for setting in World::new().load().unwrap().origins {
+        let numeric = setting.value.is_integer() || setting.value.is_float();
+        let named = |end: &&str| setting.key.ends_with(*end);
+        assert!(!numeric || UNITS.iter().chain(&COUNTS).any(|end| named(&end)), "{}: no unit", setting.key);
+    }
+}
+
+#[test]
+fn an_empty_file_and_one_of_comments_change_nothing() {
+    for text in ["", "\u{feff}", "# nothing\n\n", "[model]\n"] {
+        let loaded = World::new().file("forebay.toml", text).load().unwrap();
+        assert_eq!(loaded.config, World::new().load().unwrap().config);
+        assert_eq!(loaded.file, Some("forebay.toml".into()));
+    }
+}
+
+#[test]
+fn dotted_keys_and_sections_are_the_same_and_a_setting_given_twice_is_refused() {
+    let dotted = World::new().file("forebay.toml", "retry.max_attempts = 4\nmodel.\"name\" = \"instant\"\n");
+    let loaded = dotted.load().unwrap();
+    assert_eq!((loaded.config.retry.max_attempts, loaded.config.model.name.as_str()), (4, "instant"));
+    assert_eq!(origin(&loaded, "retry.max_attempts").to_string(), "forebay.toml:1");
+    for text in [
+        "[retry]\nmax_attempts = 4\nmax_attempts = 5\n",
+        "retry.max_attempts = 4\n[retry]\nmax_attempts = 5\n",
+        "[retry]\nmax_attempts = 4\n[model]\n[retry]\nbase_ms = 5\n",
+    ] {
+        let problems = World::new().file("forebay.toml", text).problems();
+        assert!(problems.len() == 1 && problems[0].contains("is not valid TOML"), "{text:?}: {problems:?}");
+    }
+}
+
+#[test]
+fn the_environment_takes_either_case_and_names_what_it_took() {
+    let loaded = World::new().env("FOREBAY__retry__Max_Attempts", "7").load().unwrap();
+    assert_eq!(loaded.config.retry.max_attempts, 7);
+    assert_eq!(origin(&loaded, "retry.max_attempts").to_string(), "FOREBAY__retry__Max_Attempts");
+    // One setting under two spellings is a contradiction unless both say the same.
+    let world = World::new().env("FOREBAY__RETRY__MAX_ATTEMPTS", "7").env("FOREBAY__retry__max_attempts", "8");
+    let problems = world.problems();
+    assert!(problems[0].contains("given twice") && problems[0].contains("retry.max_attempts"), "{problems:?}");
+    let same = World::new().env("FOREBAY__RETRY__MAX_ATTEMPTS", "7").env("FOREBAY__retry__max_attempts", "7");
+    assert_eq!(same.load().unwrap().config.retry.max_attempts, 7);
+    // A name that is almost ours is told, not ignored.
+    let problems = World::new().env("FOREBAY_DATA_DIR", "x").problems();
+    assert!(problems[0].contains("FOREBAY__DATA__DIR"), "{problems:?}");
+}
+
+#[test]
+fn lists_of_the_environment_are_read_with_commas_or_as_toml() {
+    for text in ["key, doc_id", "[\"key\", 'doc_id']", "key,doc_id,"] {
+        let loaded = World::new().env("FOREBAY__SOURCE__ID_FIELDS", text).load().unwrap();
+        assert_eq!(loaded.config.source.id_fields, ["key", "doc_id"], "{text}");
+    }
+    for text in ["", " , ", "[1]", "[\"key\""] {
+        assert_eq!(World::new().env("FOREBAY__SOURCE__ID_FIELDS", text).problems().len(), 1, "{text:?}");
+    }
+}

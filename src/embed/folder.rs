@@ -77,7 +77,8 @@ fn find(entry: &Entry, file: &ModelFile, place: &Path, convert: bool) -> Result<
 
 /// Files that hold weights in some form, two folders deep (`onnx/model.onnx`).
 fn weights_in(place: &Path) -> Vec<String> {
-    const FORMS: [&str; 8] = ["safetensors", "bin", "pt", "pth", "ckpt", "onnx", "gguf", "h5"];
+    const FORMS: [&str; 10] =
+        ["safetensors", "bin", "pt", "pth", "ckpt", "onnx", "gguf", "h5", "incomplete", "part"];
     let names = |folder: &Path| -> Vec<PathBuf> {
         let found = std::fs::read_dir(folder).into_iter().flatten();
         found.filter_map(|item| Some(item.ok()?.path())).collect()

@@ -31,6 +31,8 @@ impl TextTokenizer {
     /// The file is missing or damaged; it knows ids past `vocab_size` (the rows of the model's word table);
     /// `max_length` leaves no room beside the specials.
     pub fn open(model: &str, path: &Path, vocab_size: usize, max_length: usize) -> Result<Self, OpenError> {
+        // Its own threads would come on top of those that were set.
+        tokenizers::utils::parallelism::set_parallelism(false);
         let bytes = std::fs::read(path).map_err(|error| OpenError::io(model, path, &error))?;
         let mut tokenizer = Tokenizer::from_bytes(&bytes)
             .map_err(|error| OpenError::damaged(model, path, error.to_string()))?;

@@ -136,8 +136,9 @@ fn c08_what_an_interrupted_download_left_is_no_model() {
     left.insert("model.safetensors.incomplete".into(), weights[..400_000].to_vec());
     write_all(&from, &left);
     let message = scene.fails(&entry(), &PullFrom::Path(from));
-    assert!(message.contains("model.safetensors is not in") && message.contains("no weights"), "{message}");
-    assert!(message.contains("model.safetensors.incomplete"), "what is there is named: {message}");
+    assert!(message.contains("model.safetensors is not in"), "{message}");
+    assert!(message.contains("found: model.safetensors.incomplete"), "what is there is named: {message}");
+    assert!(message.contains("was not finished") && message.contains("--from hub"), "{message}");
 
     // Our own: a folder without a manifest, and parts.
     let installed = scene.options.dir.join("tiny-model/01234567");
