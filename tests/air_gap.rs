@@ -25,7 +25,8 @@ const NAME: &str = "all-MiniLM-L6-v2";
 
 /// The files of the small real model, if they are here.
 fn small_model() -> Option<PathBuf> {
-    let folder = std::env::var_os("FOREBAY_TEST_MODELS").map(|models| PathBuf::from(models).join("all-minilm-l6-v2"));
+    let folder =
+        std::env::var_os("FOREBAY_TEST_MODELS").map(|models| PathBuf::from(models).join("all-minilm-l6-v2"));
     if folder.is_none() {
         println!("skipped: FOREBAY_TEST_MODELS names no folder of models");
     }
@@ -58,7 +59,8 @@ fn writable(folder: &Path, yes: bool) {
     for path in tree(folder).into_keys().chain([folder.to_owned()]) {
         if !path.is_symlink() {
             let bits = if path.is_dir() { 0o555 } else { 0o444 };
-            fs::set_permissions(&path, fs::Permissions::from_mode(if yes { bits | 0o200 } else { bits })).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(if yes { bits | 0o200 } else { bits }))
+                .unwrap();
         }
     }
 }

@@ -308,9 +308,13 @@ fn the_environment_takes_either_case_and_names_what_it_took() {
     assert_eq!(loaded.config.retry.max_attempts, 7);
     assert_eq!(origin(&loaded, "retry.max_attempts").to_string(), "FOREBAY__retry__Max_Attempts");
     // One setting under two spellings is a contradiction unless both say the same.
-    let world = World::new().env("FOREBAY__RETRY__MAX_ATTEMPTS", "7").env("FOREBAY__retry__max_attempts", "8");
+    let world =
+        World::new().env("FOREBAY__RETRY__MAX_ATTEMPTS", "7").env("FOREBAY__retry__max_attempts", "8");
     let problems = world.problems();
-    assert!(problems[0].contains("given twice") && problems[0].contains("retry.max_attempts"), "{problems:?}");
+    assert!(
+        problems[0].contains("given twice") && problems[0].contains("retry.max_attempts"),
+        "{problems:?}"
+    );
     let same = World::new().env("FOREBAY__RETRY__MAX_ATTEMPTS", "7").env("FOREBAY__retry__max_attempts", "7");
     assert_eq!(same.load().unwrap().config.retry.max_attempts, 7);
     // A name that is almost ours is told, not ignored.

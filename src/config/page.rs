@@ -34,7 +34,8 @@ pub fn page() -> String {
             let env = format!("{ENV_PREFIX}{}", key.replace('.', "__").to_uppercase());
             let takes = rule(&key).expectation(&setting.value);
             let _ = write!(page, "\n### `{key}`\n\n{}\n\n", comment.join("\n"));
-            let _ = writeln!(page, "- default: `{}`\n- takes: {takes}\n- environment: `{env}`", setting.value);
+            let _ =
+                writeln!(page, "- default: `{}`\n- takes: {takes}\n- environment: `{env}`", setting.value);
             run = true;
         } else if line.is_empty() {
             comment.clear();

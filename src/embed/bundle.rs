@@ -186,7 +186,10 @@ pub(super) fn unpack(
             other => other,
         })?;
         if took.sha256 != listed.sha256 || took.size != listed.size {
-            return Err(bad(format!("{path} is not what its manifest says (sha256 {})", took.sha256.short(16))));
+            return Err(bad(format!(
+                "{path} is not what its manifest says (sha256 {})",
+                took.sha256.short(16)
+            )));
         }
     }
     if let Some(missing) = left.first() {

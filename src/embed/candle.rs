@@ -125,7 +125,10 @@ impl Loader<'_> {
     fn qkv(&mut self, name: &str, width: usize, scale: f64) -> Loaded<Linear> {
         let (mut weights, mut biases) = (Vec::new(), Vec::new());
         for (part, scale) in [("query", Some(scale)), ("key", None), ("value", None)] {
-            let scaled = |tensor: Tensor| scale.map_or(Ok(tensor.clone()), |scale| tensor * scale);
+            let scaled = |tensor: Tensor| match scale {
+                Some(scale) => host_map(&tensor, |_, value| (f64::from(value) * scale) as f32),
+                None => Ok(tensor),
+            };
             let weight = self.tensor(&format!("{name}.{part}.weight"), &[width, width])?;
             let bias = self.tensor(&format!("{name}.{part}.bias"), &[width])?;
             weights.push(scaled(weight).map_err(|error| self.weights.unusable(&error))?);
@@ -176,8 +179,9 @@ impl Model {
         let types =
             loader.tensor("embeddings.token_type_embeddings.weight", &[config.type_vocab_size, width])?;
         let positions = types
-            .narrow(0, 0, 1)
-            .and_then(|first| positions.broadcast_add(&first))
+            .get(0)
+            .and_then(|first| first.to_vec1::<f32>())
+            .and_then(|first| host_map(&positions, |at, value| value + first[at % width]))
             .map_err(|error| loader.weights.unusable(&error))?;
         Ok(Self {
             device: device.clone(),
@@ -264,6 +268,14 @@ impl Model {
         vectors.iter_mut().for_each(|vector| scale_to_1(vector));
         Ok(vectors)
     }
+}
+
+/// `change(place, number)` of every number, on the host: candle's own operations would start a pool of threads that
+/// nobody can size, and keep it.
+fn host_map(tensor: &Tensor, change: impl Fn(usize, f32) -> f32) -> Result<Tensor> {
+    let mut values = tensor.flatten_all()?.to_vec1::<f32>()?;
+    values.iter_mut().enumerate().for_each(|(at, value)| *value = change(at, *value));
+    Tensor::from_vec(values, tensor.shape(), tensor.device())
 }
 
 /// Scales to norm 1, in f64. A vector of norm 0 becomes NaN, which the check behind the encoder finds.

@@ -52,10 +52,7 @@ pub(super) struct Order<'a> {
 }
 
 /// Fetches the file into `order.part`. Gives the commit that the server says it is of, if it does.
-pub(super) fn fetch(
-    order: &Order<'_>,
-    heard: &mut dyn FnMut(Heard<'_>),
-) -> Result<Option<String>, Trouble> {
+pub(super) fn fetch(order: &Order<'_>, heard: &mut dyn FnMut(Heard<'_>)) -> Result<Option<String>, Trouble> {
     let mut have = length(order.part);
     if order.size.is_some_and(|size| have > size) {
         stage::remove(order.part).map_err(Trouble::io("remove", order.part))?;

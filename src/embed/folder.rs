@@ -22,7 +22,8 @@ pub(super) fn fetch(
     meter: &Meter,
 ) -> Result<Delivery, Trouble> {
     let place = hub_cache::snapshot(from, entry).unwrap_or_else(|| from.to_owned());
-    let found: Vec<_> = entry.files.iter().map(|file| find(entry, file, &place, convert)).collect::<Result<_, _>>()?;
+    let found: Vec<_> =
+        entry.files.iter().map(|file| find(entry, file, &place, convert)).collect::<Result<_, _>>()?;
     let unpinned = |(file, at): &(&ModelFile, &Found)| file.sha256.is_none() || !at.pinned;
     let untrusted: Vec<_> = entry
         .files

@@ -15,6 +15,7 @@ pub mod fail;
 mod folder;
 mod fused;
 pub mod hash;
+pub mod heap;
 pub mod hub;
 mod hub_cache;
 mod lanes;

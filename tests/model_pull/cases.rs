@@ -99,7 +99,9 @@ fn c08_weights_cut_by_one_byte_are_named_at_start_and_on_the_way_in() {
     let from = scene.folder.path().join("from");
     write_all(&from, &files());
     let installed = scene.pull(&entry(), &PullFrom::Path(from.clone())).unwrap().installed;
-    let cut = |path: &std::path::Path| fs::File::options().write(true).open(path).unwrap().set_len(799_999).unwrap();
+    let cut = |path: &std::path::Path| {
+        fs::File::options().write(true).open(path).unwrap().set_len(799_999).unwrap()
+    };
     cut(&installed.weights());
     let message = cache::installed(&scene.options.dir, &entry()).unwrap_err().to_string();
     assert!(message.contains("model.safetensors has 799999 bytes instead of 800000"), "{message}");
@@ -108,7 +110,10 @@ fn c08_weights_cut_by_one_byte_are_named_at_start_and_on_the_way_in() {
     cut(&from.join("model.safetensors"));
     let other = Scene::new();
     let message = other.fails(&entry(), &PullFrom::Path(from));
-    assert!(message.contains("model.safetensors") && message.contains("799999 bytes instead of 800000"), "{message}");
+    assert!(
+        message.contains("model.safetensors") && message.contains("799999 bytes instead of 800000"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -161,7 +166,10 @@ fn c09_a_folder_with_only_a_pickle_says_so_and_how_to_convert_it() {
 
     scene.options.convert = true;
     let message = scene.fails(&entry(), &PullFrom::Path(from.clone()));
-    assert!(message.contains("no digest is known here") && message.contains("pytorch_model.bin"), "{message}");
+    assert!(
+        message.contains("no digest is known here") && message.contains("pytorch_model.bin"),
+        "{message}"
+    );
     scene.options.trust = true;
     let installed = scene.pull(&entry(), &PullFrom::Path(from)).unwrap().installed;
     assert!(installed.manifest.trusted && installed.weights().ends_with("model.safetensors"));
