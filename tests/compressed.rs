@@ -66,8 +66,7 @@ fn b08_every_frame_of_a_zstd_is_read() {
     let (a, b) = (zstd(b"{\"id\":1,\"te"), zstd(b"xt\":\"one\"}\n{\"id\":2,\"text\":\"two\"}\n"));
     for kind in [0x50, 0x57, 0x5f] {
         let skip = skipped(kind);
-        let file =
-            [&skip, &a, &skip, &zstd(b""), &b, &skip, &vec![0; 600_000]].map(|part| part.as_slice()).concat();
+        let file = [&skip, &a, &skip, &zstd(b""), &b, &skip, &vec![0; 600_000]].map(Vec::as_slice).concat();
         let read = Read::bytes(&file, LIMIT);
         assert_eq!((read.ids(), read.bad.len(), &read.incomplete), (vec!["1", "2"], 0, &None));
     }

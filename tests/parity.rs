@@ -5,7 +5,7 @@
 #[path = "common/golden.rs"]
 mod golden;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
