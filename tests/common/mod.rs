@@ -131,8 +131,9 @@ impl Home {
     /// Holds the sink's write lock, as another program might, until the value is dropped.
     pub fn lock_sink(&self) -> Connection {
         let sink = Connection::open(self.data("vectors.db")).unwrap();
-        sink.busy_timeout(PATIENCE).unwrap();
-        sink.execute_batch("BEGIN IMMEDIATE").unwrap();
+        // SQLite's own waiting sleeps ever longer, and a line that writes batch after batch would starve it.
+        sink.busy_timeout(Duration::ZERO).unwrap();
+        poll("the sink's lock is free", || sink.execute_batch("BEGIN IMMEDIATE").ok());
         sink
     }
 
