@@ -403,7 +403,7 @@ fn many_letters_are_counted_and_given_up_quickly() {
 
 fn burial(i: usize, text: &str) -> Burial {
     let (key, text) = (ChunkKey::new(format!("d{i}"), 0), format!("{text}{i}"));
-    let class = if i % 3 == 0 { Class::TooLong } else { Class::ModelFailed };
+    let class = if i.is_multiple_of(3) { Class::TooLong } else { Class::ModelFailed };
     let hash = Digest::of(text.as_bytes());
     Burial {
         chunk_id: Some(chunk_id(&key, &hash)),
