@@ -273,7 +273,7 @@ fn names_carry_their_units() {
     for setting in World::new().load().unwrap().origins {
         let numeric = setting.value.is_integer() || setting.value.is_float();
         let named = |end: &&str| setting.key.ends_with(*end);
-        assert!(!numeric || UNITS.iter().chain(&COUNTS).any(|end| named(&end)), "{}: no unit", setting.key);
+        assert!(!numeric || UNITS.iter().chain(&COUNTS).any(named), "{}: no unit", setting.key);
     }
 }
 

@@ -100,7 +100,7 @@ fn c08_weights_cut_by_one_byte_are_named_at_start_and_on_the_way_in() {
     write_all(&from, &files());
     let installed = scene.pull(&entry(), &PullFrom::Path(from.clone())).unwrap().installed;
     let cut = |path: &std::path::Path| {
-        fs::File::options().write(true).open(path).unwrap().set_len(799_999).unwrap()
+        fs::File::options().write(true).open(path).unwrap().set_len(799_999).unwrap();
     };
     cut(&installed.weights());
     let message = cache::installed(&scene.options.dir, &entry()).unwrap_err().to_string();
