@@ -27,7 +27,8 @@ const DEAD_PCT_WARN: f64 = 0.5;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Files of JSON lines; `-` takes standard input, which is kept in the data folder until it is done
+    /// Folders of text and Markdown, text files, JSONL files (plain, gzip or zstd); `-` takes standard input, which is
+    /// kept in the data folder until it is done
     pub(super) paths: Vec<PathBuf>,
     /// Take over a sink that holds another identity: its rows are written anew
     #[arg(long)]
