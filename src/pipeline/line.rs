@@ -296,7 +296,9 @@ impl Line {
         let states = vec![LetterState::Open, LetterState::Quarantined];
         let (filter, mut found) = (Filter { states, ..Filter::default() }, false);
         self.folder.queue.each_letter(&filter, &mut |letter| {
-            found = uris.contains(&letter.origin.source);
+            let origin = &letter.origin;
+            found = uris.contains(&origin.source)
+                || (origin.line == 0 && uris.iter().any(|uri| super::tail::comes_from(origin, uri)));
             !found
         })?;
         Ok(found)

@@ -11,7 +11,7 @@ use super::{circuit::Event, line::Line};
 use crate::{
     chunk::ChunkKey,
     queue::{
-        dead::{DeadLetter, State, Subject},
+        dead::{DeadLetter, Origin, State, Subject},
         dlq::Filter,
     },
     sink::SinkError,
@@ -59,6 +59,12 @@ pub fn drop_stale(line: &Line, doc_id: &str, count: u64) -> Result<(), String> {
     folder.ledger.remove(&keys).map_err(|e| text(&e))
 }
 
+/// Whether a source answers for what has this origin. A file that is one document has no lines, and its folder is the
+/// source.
+pub fn comes_from(origin: &Origin, uri: &str) -> bool {
+    origin.source == uri || (origin.line == 0 && source::lies_in(Path::new(uri), &origin.source))
+}
+
 /// Closes letters of records that a source, read again to its end, no longer holds: they were mended or moved.
 ///
 /// # Errors
@@ -68,12 +74,9 @@ pub fn close_mended(line: &Line, uri: &str, still: &HashSet<u128>) -> Result<(),
     if queue.letter_counts().sum(|_, state| matches!(state, State::Open | State::Quarantined)) == 0 {
         return Ok(());
     }
-    // A file that is one document has no lines; its folder answers for it too.
-    let of_it = |letter: &DeadLetter, source: &str| {
-        source == uri || (letter.origin.line == 0 && source::lies_in(Path::new(uri), source))
-    };
     let gone = |letter: &DeadLetter| {
-        matches!(&letter.subject, Subject::Record { source, .. } if of_it(letter, source))
+        matches!(letter.subject, Subject::Record { .. })
+            && comes_from(&letter.origin, uri)
             && letter.state != State::Redriven
             && !still.contains(&letter.subject.short_hash())
     };
