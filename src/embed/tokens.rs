@@ -16,6 +16,9 @@ const BYTES_PER_TOKEN: usize = 32;
 /// A token this far from a cut, in bytes, is what it would be without the cut: more than the longest piece of
 /// any Unigram, and than the 100 characters after which `WordPiece` gives a word up.
 const MARGIN_BYTES: usize = 1_024;
+/// Bytes of a text that are tokenised at most, unless the limit alone asks for more: only white space and words
+/// without an end have so few tokens, and what lies behind them is cut off with the rest.
+const HEAD_BYTES_MAX: usize = 1024 * 1024;
 
 /// A tokenizer with a limit.
 pub struct TextTokenizer {
@@ -83,17 +86,18 @@ impl TextTokenizer {
     /// The tokens of `text`, or so many of its head that the first `keep` are those of the whole text (and
     /// then `true`). Tokenising is linear but slow (a 16 MB line takes a minute), and most of it would be cut
     /// off. How much text `keep` tokens need cannot be known ahead (white space costs none, a very long word
-    /// may be one), so the head grows until enough tokens end a margin before its cut.
+    /// may be one), so the head grows until enough tokens end a margin before its cut, or to its limit.
     fn head(&self, text: &str) -> tokenizers::Result<(Encoding, bool)> {
         let mut bytes = self.keep * BYTES_PER_TOKEN + MARGIN_BYTES;
+        let most = bytes.max(HEAD_BYTES_MAX);
         while bytes < text.len() {
             let cut = text.floor_char_boundary(bytes);
             let encoding = self.tokenizer.encode(&text[..cut], false)?;
             let settled = encoding.get_offsets().partition_point(|&(_, end)| end + MARGIN_BYTES <= cut);
-            if settled > self.keep {
+            if settled > self.keep || bytes >= most {
                 return Ok((encoding, true));
             }
-            bytes *= 4;
+            bytes = (4 * bytes).min(most);
         }
         Ok((self.tokenizer.encode_fast(text, false)?, false))
     }

@@ -9,8 +9,9 @@ use text_splitter::{ChunkConfig, ChunkSizer, TextSplitter};
 
 use super::measure::{Memo, Sums};
 
-/// A text with more bytes than this for each token allowed is taken to be too long without being measured.
-/// Ordinary text has 2 to 6; a wrong guess makes a chunk shorter, never longer than allowed.
+/// So many bytes count as a token at least, in a chunk and in an overlap alike: some tokenizers make one token of a
+/// very long word, and a chunk must not be all overlap then. Ordinary text has 2 to 6; a wrong guess makes a chunk
+/// shorter, never longer than allowed.
 const BYTES_PER_TOKEN: usize = 16;
 /// Longest chunks that fit into one window, at least.
 const CHUNKS_PER_WINDOW: usize = 4;
@@ -30,7 +31,8 @@ struct Sizer<'a, 't> {
 
 impl ChunkSizer for Sizer<'_, '_> {
     fn size(&self, text: &str) -> usize {
-        if text.len() > self.bytes_max { usize::MAX } else { self.sums.size(text) }
+        let least = text.len().div_ceil(BYTES_PER_TOKEN);
+        if text.len() > self.bytes_max { usize::MAX } else { self.sums.size(text).max(least) }
     }
 }
 
@@ -163,6 +165,20 @@ mod tests {
             };
             let (small, large) = (measured(100_000), measured(400_000));
             assert!(large <= 5 * small.max(1_000), "{pattern:?}: {small} then {large} bytes measured");
+        }
+    }
+
+    #[test]
+    fn b07_words_of_one_token_however_long_do_not_make_chunks_of_overlap() {
+        // As WordPiece does beyond 100 characters.
+        let unknown = |text: &str| {
+            text.split_whitespace().map(|word| word.chars().count().min(101).div_ceil(101)).sum()
+        };
+        for pattern in ["ก", "a", "漢", "e\u{301}"] {
+            let text = pattern.repeat(120_000 / pattern.len());
+            let chunks = Splitter::new(254, 64).split(&text, &unknown);
+            check(&text, &chunks, 254, &unknown);
+            assert!(chunks.len() < 80, "{pattern:?}: {} chunks of {} bytes", chunks.len(), text.len());
         }
     }
 
