@@ -116,7 +116,7 @@ fn agrees_with_golden(model: &LocalModel, records: &[Golden]) {
 }
 
 #[test]
-fn the_tiny_models_agree_with_the_reference() {
+fn a03_a08_the_tiny_models_agree_with_the_reference() {
     for (family, name) in [(Family::Bert, "tiny-bert"), (Family::XlmRoberta, "tiny-xlm-roberta")] {
         let tiny = tiny_model(family);
         let (head, records) = golden(name);
@@ -131,10 +131,10 @@ fn the_tiny_models_agree_with_the_reference() {
 }
 
 #[test]
-fn minilm_agrees_with_the_reference() {
+fn a08_a11_minilm_agrees_with_the_reference() {
     let Some(models) = std::env::var_os("FOREBAY_TEST_MODELS") else {
         eprintln!(
-            "skipped: minilm_agrees_with_the_reference (FOREBAY_TEST_MODELS names no folder of models)"
+            "skipped: a08_a11_minilm_agrees_with_the_reference (FOREBAY_TEST_MODELS names no folder of models)"
         );
         return;
     };
@@ -199,7 +199,7 @@ fn text_of(family: Family, n: usize, seed: usize) -> Tokens {
 }
 
 #[test]
-fn candle_transformers_models_agree() {
+fn a03_a05_candle_transformers_models_agree() {
     for family in [Family::Bert, Family::XlmRoberta] {
         let tiny = tiny_model(family);
         for n in [1, 2, 3, 17, 64, 257, 300] {
@@ -287,7 +287,7 @@ fn b07_a_text_far_over_the_limit_is_cut_where_the_whole_would_be() {
 }
 
 #[test]
-fn twins_and_equal_lengths_are_the_same_in_any_place() {
+fn a10_twins_and_equal_lengths_are_the_same_in_any_place() {
     for family in [Family::Bert, Family::XlmRoberta] {
         let model = tiny_model(family).model;
         let texts: Vec<Tokens> = [12, 12, 12, 5, 200, 12, 1, 1].map(|n| text_of(family, n, 4)).into();
@@ -299,11 +299,61 @@ fn twins_and_equal_lengths_are_the_same_in_any_place() {
     }
 }
 
+/// `(id, text)` of a file of `tests/cases/`.
+fn case(name: &str) -> Vec<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases").join(name);
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let record = |line: &str| {
+        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+        (text(&record["id"]), text(&record["text"]))
+    };
+    std::fs::read_to_string(path).unwrap().lines().map(record).collect()
+}
+
+#[test]
+fn a06_nothing_is_cut_before_the_models_own_limit() {
+    let tiny = tiny_model(Family::XlmRoberta);
+    let cut = Settings { max_length: 512, ..settings() };
+    let cut = LocalModel::open(tiny.folder.path(), &tiny.expect, &cut).unwrap();
+    let texts = ["water", "stone"].map(|last| format!("{}{last}", "the gate of the dam ".repeat(140)));
+    let read = |model: &LocalModel| {
+        let tokens: Vec<Tokens> = texts.iter().map(|text| model.tokenize(text).unwrap()).collect();
+        (tokens.iter().map(|tokens| tokens.truncated).collect::<Vec<_>>(), vectors(model, &tokens))
+    };
+    let (truncated, whole) = read(&tiny.model);
+    assert_eq!(truncated, vec![false; texts.len()], "the limit is {}", tiny.model.max_length());
+    assert_ne!(whole[0], whole[1], "what differs behind token 512 differs");
+    let (truncated, short) = read(&cut);
+    assert!(truncated[0] && truncated[1], "and when it is cut, it is marked");
+    assert!(cosine(&short[0], &short[1]) >= COSINE_MIN);
+}
+
+/// Every text of a case: finite, of norm 1, the same again, alone and in a batch.
+fn is_steady(name: &str) {
+    for family in [Family::Bert, Family::XlmRoberta] {
+        let model = tiny_model(family).model;
+        let tokens: Vec<Tokens> = case(name).iter().map(|(_, text)| model.tokenize(text).unwrap()).collect();
+        let (batch, again) = (vectors(&model, &tokens), vectors(&model, &tokens));
+        assert_eq!(batch, again);
+        for (text, vector) in tokens.iter().zip(&batch) {
+            let norm = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+            assert!((norm - 1.0).abs() < 1e-3, "{name}: norm {norm}");
+            assert!(cosine(vector, &alone(&model, text)) >= COSINE_MIN, "{name}, {} tokens", text.ids.len());
+        }
+    }
+}
+
+#[test]
+fn a10_b18_the_cases_are_the_same_alone_and_together() {
+    is_steady("a10_batch_invariance.jsonl");
+    is_steady("b18_one_token.jsonl");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn a_text_alone_equals_itself_in_any_batch(
+    fn a10_a_text_alone_equals_itself_in_any_batch(
         lengths in prop::collection::vec(prop_oneof![1_usize..12, 12_usize..90, 90_usize..299], 1..24),
         xlmr in any::<bool>(),
         pass_tokens in 1_usize..3_000,

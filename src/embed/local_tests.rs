@@ -52,7 +52,7 @@ mod with_tiny {
     }
 
     #[test]
-    fn a_folder_and_an_entry_that_disagree_are_both_named() {
+    fn a08_a_folder_and_an_entry_that_disagree_are_both_named() {
         let message = refused(|_, expect| expect.pooling = Pooling::Mean);
         assert!(message.contains("pooling is cls in"), "{message}");
         assert!(
@@ -91,7 +91,7 @@ mod with_tiny {
     }
 
     #[test]
-    fn prefixes_are_put_before_documents_and_queries() {
+    fn a09_prefixes_are_put_before_documents_and_queries() {
         let (folder, mut expect) = tiny(Family::XlmRoberta);
         let plain = LocalModel::open(folder.path(), &expect, &settings()).unwrap();
         expect.document_prefix = "the gate: ".into();
@@ -223,10 +223,12 @@ mod with_tiny {
 }
 
 #[test]
-fn settings_that_cannot_be_honoured_say_what_to_set() {
+fn a05_settings_that_cannot_be_honoured_say_what_to_set() {
     let message = |settings: Settings| check_settings(&settings).unwrap_err().to_string();
     let i16 = message(Settings { compute: "i16".into(), ..settings() });
     assert!(i16.contains("model.compute = \"i16\"") && i16.contains("set model.compute = \"f32\""), "{i16}");
+    let half = message(Settings { compute: "f16".into(), ..settings() });
+    assert!(half.contains("model.compute = \"f16\"") && half.contains("f32"), "{half}");
     let sparse = message(Settings { outputs: vec!["dense".into(), "sparse".into()], ..settings() });
     assert!(
         sparse.contains("model.outputs") && sparse.contains("set model.outputs = [\"dense\"]"),
