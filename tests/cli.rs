@@ -35,7 +35,6 @@ fn a_wrong_use_is_told_what_where_and_what_next() {
         (&["run", input, "--model", "bge-m4"], 2, &["bge-m4", "bge-m3"]),
         (&["run", "nowhere.jsonl"], 2, &["nowhere.jsonl", "No such file"]),
         (&["run", input, "nowhere.jsonl"], 2, &["nowhere.jsonl"]),
-        (&["run", "folder"], 2, &["folder"]),
         (&["run", &utf16], 2, &["b04_utf16le.jsonl", "UTF-16"]),
         (&["run", input, "--config", "none.toml"], 2, &["none.toml"]),
         (&["run", input, "--config", "bad.toml"], 2, &["bad.toml:2", "retry.max_atempts", "max_attempts"]),

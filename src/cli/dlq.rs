@@ -213,13 +213,14 @@ fn print(command: &Command, answer: &Value, json: bool) {
 
 fn line(letter: &Value) -> String {
     let origin = &letter["origin"];
+    // A file that is one document has no line.
+    let place = if origin["line"] == 0 { String::new() } else { format!(":{}", origin["line"]) };
     format!(
-        "{} {} {} {}:{} {} ({} attempts): {}",
+        "{} {} {} {}{place} {} ({} attempts): {}",
         word(&letter["id"]),
         word(&letter["state"]),
         word(&letter["class"]),
         word(&origin["source"]),
-        origin["line"],
         letter["doc_id"].as_str().map_or_else(|| format!("byte {}", origin["offset"]), ToOwned::to_owned),
         letter["attempts"],
         word(&letter["message"])

@@ -24,7 +24,7 @@ const DEAD_PCT_WARN: f64 = 0.5;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// JSONL files, plain or gzip
+    /// Folders of text and Markdown, text files, JSONL files; plain, gzip or zstd
     pub(super) paths: Vec<PathBuf>,
     /// Take over a sink that holds another identity: its rows are written anew
     #[arg(long)]

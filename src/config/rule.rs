@@ -18,6 +18,8 @@ pub(super) enum Rule {
     SomeOf(&'static [&'static str]),
     /// A list with at least one text, none of them empty.
     FilledList,
+    /// A list of globs as in a `.gitignore`, perhaps empty.
+    Globs,
     /// A text that is not empty.
     Filled,
     /// `auto`, `cpu`, `cuda` or `cuda:N`.
@@ -33,7 +35,7 @@ const PIB_MB: i64 = 1_073_741_824;
 
 /// The rule of a key. A key that is not in the table takes any value of its default's type.
 pub(super) fn rule(key: &str) -> Rule {
-    use Rule::{Device, Filled, FilledList, OneOf, Share, SomeOf, Whole};
+    use Rule::{Device, Filled, FilledList, Globs, OneOf, Share, SomeOf, Whole};
     match key {
         "data.dir" | "model.name" => Filled,
         "model.device" => Device,
@@ -46,6 +48,7 @@ pub(super) fn rule(key: &str) -> Rule {
         "source.id_fields" => FilledList,
         "source.text_field" | "source.chunk_index_field" | "source.meta_field" => Filled,
         "source.chunk_tokens" | "source.overlap_tokens" => Whole(0..=1_048_576),
+        "source.include" | "source.exclude" => Globs,
         "source.on_missing" => OneOf(&["keep"]),
         "queue.window_chunks" => Whole(1..=10_000_000),
         "queue.cache_mb" => Whole(1..=65_536),
@@ -86,6 +89,9 @@ impl Rule {
                 !items.is_empty()
                     && items.iter().all(|item| item.as_str().is_some_and(|text| !text.is_empty()))
             }
+            (Self::Globs, Value::Array(items)) => {
+                items.iter().all(|item| item.as_str().is_some_and(crate::source::is_glob))
+            }
             (Self::Any, Value::Integer(n)) => *n >= 0,
             (Self::Any, _) => true,
             _ => false,
@@ -102,6 +108,9 @@ impl Rule {
             (Self::OneOf(list), _) => format!("one of {}", words(list)),
             (Self::SomeOf(list), _) => format!("a list of at least one of {}", words(list)),
             (Self::FilledList, _) => "a list of at least one text, none of them empty".into(),
+            (Self::Globs, _) => {
+                "a list of globs as in a .gitignore, for example [\"*.md\", \"docs/\"]".into()
+            }
             (Self::Filled, _) => "a text that is not empty".into(),
             (Self::Device, _) => "\"auto\", \"cpu\", \"cuda\" or \"cuda:N\" (N the number of the GPU)".into(),
             (Self::Any, Value::Boolean(_)) => "true or false".into(),

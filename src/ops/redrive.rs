@@ -68,6 +68,10 @@ fn diagnose(context: Context<'_>, letter: &DeadLetter) -> Result<Diagnosis, Stri
         return newest(context, letter, chunk);
     }
     match &letter.payload {
+        // A file that is one document: its bytes are no record, and they lie in the file.
+        Payload::Raw { .. } if letter.origin.line == 0 => {
+            Ok(Diagnosis::Stays("mend the file and run its folder again; that closes this letter".into()))
+        }
         Payload::Raw { base64, bytes } => {
             let raw = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, base64)
                 .map_err(|_| format!("the payload of {} is damaged", letter.id))?;

@@ -20,7 +20,7 @@ use crate::{
     folder::free_mb,
     ledger::{RegisteredSource, SourceState},
     queue::dead::{Burial, Origin, Payload, State as LetterState, Subject},
-    source::{self, Item, Record, Splitter, Unreadable},
+    source::{self, Item, Record, SourceError, Splitter, Unreadable},
 };
 
 /// One input, registered.
@@ -85,14 +85,23 @@ impl Intake {
     fn read(&mut self, input: &Input) -> Result<Option<InputEnd>, String> {
         let settings = &self.line.settings;
         let opened = source::open(&input.path, &settings.source, settings.limits.line_bytes);
-        let mut source = opened.map_err(|error| error.to_string())?;
+        let ended = |state, bytes| InputEnd { registered: input.registered.clone(), state, bytes };
+        // What cannot be read on costs itself; its neighbours go on, and the next run tries it again.
+        let failed = |error: &SourceError| SourceState::Incomplete(error.to_string());
+        let mut source = match opened {
+            Ok(source) => source,
+            Err(error) => return Ok(Some(ended(failed(&error), 0))),
+        };
         let (before, mut good) = (self.line.tally.bytes_read.load(Relaxed), 0_u64);
         let mut unreadable = HashSet::new();
         loop {
             if !self.room() {
                 return Ok(None);
             }
-            let item = source.next().map_err(|error| error.to_string())?;
+            let item = match source.next() {
+                Ok(item) => item,
+                Err(error) => return Ok(Some(ended(failed(&error), source.bytes_read()))),
+            };
             self.line.tally.bytes_read.store(before + source.bytes_read(), Relaxed);
             match item {
                 Some(Item::Record(record)) => {
@@ -109,14 +118,15 @@ impl Intake {
         let state = match source.incomplete() {
             Some(why) => SourceState::Incomplete(format!("{}: {why}", input.registered.uri)),
             None if good == 0 => {
-                SourceState::Incomplete(format!("{}: not one good record in it", input.registered.uri))
+                let hint = source.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+                SourceState::Incomplete(format!("{}: not one good record in it{hint}", input.registered.uri))
             }
             None => SourceState::Done,
         };
         if state == SourceState::Done {
             tail::close_mended(&self.line, &input.registered.uri, &unreadable)?;
         }
-        Ok(Some(InputEnd { registered: input.registered.clone(), state, bytes: source.bytes_read() }))
+        Ok(Some(ended(state, source.bytes_read())))
     }
 
     /// Waits for room in the window and on the disk; the reader says when that has taken too long. False when the
@@ -250,7 +260,7 @@ impl Intake {
     fn unreadable(&self, source: &RegisteredSource, bad: Unreadable) -> Result<u128, String> {
         let tally = &self.line.tally;
         tally.unreadable.add(1);
-        let (uri, offset) = (source.uri.clone(), bad.at.offset);
+        let (uri, offset) = (bad.file.unwrap_or_else(|| source.uri.clone()), bad.at.offset);
         let subject = Subject::Record { source: uri.clone(), offset, raw_hash: bad.raw_hash };
         let known_as = subject.short_hash();
         let standing = self.line.folder.queue.standing(known_as);

@@ -77,16 +77,16 @@ pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
 /// An input that is not there or is nothing we can read: before any work is done.
 fn register(line: &Line, paths: &[PathBuf]) -> Result<(Vec<Input>, Vec<String>), StartError> {
     let ledger = &line.folder.ledger;
-    let (mut all, mut gone): (Vec<PathBuf>, Vec<String>) = (Vec::new(), Vec::new());
+    let (mut all, mut gone): (Vec<(PathBuf, bool)>, Vec<String>) = (Vec::new(), Vec::new());
     for path in paths {
-        all.push(PathBuf::from(source::canonical_uri(path)?));
+        all.push((PathBuf::from(source::canonical_uri(path)?), true));
     }
     for uri in ledger.unread_sources()? {
         let path = PathBuf::from(&uri);
-        if !all.contains(&path) {
+        if !all.iter().any(|(named, _)| *named == path) {
             if path.exists() {
                 tracing::info!(source = uri, "was not read to its end before; it is read again");
-                all.push(path);
+                all.push((path, false));
             } else {
                 gone.push(format!(
                     "{uri}: was not read to its end before, and is gone now; bring it back and run again"
@@ -95,21 +95,23 @@ fn register(line: &Line, paths: &[PathBuf]) -> Result<(Vec<Input>, Vec<String>),
         }
     }
     let (mut inputs, mut seen) = (Vec::new(), HashSet::new());
-    for path in all {
-        if !seen.insert(path.clone()) {
-            continue;
+    let settings = &line.settings;
+    for (path, named) in all {
+        let found = source::discover(&path, &settings.source, settings.limits.line_bytes, named)?;
+        if found.passed_over > 0 {
+            let (folder, files) = (path.display(), found.passed_over);
+            tracing::warn!(%folder, files, "files of other kinds are passed over; `source.include` names what is text");
         }
-        // Opened once before anything starts: a missing file or a wrong encoding is told at once.
-        let settings = &line.settings;
-        let source = source::open(&path, &settings.source, settings.limits.line_bytes)?;
-        line.tally
-            .bytes_total
-            .fetch_add(source.bytes_total().unwrap_or(0), std::sync::atomic::Ordering::Relaxed);
-        let uri = path.display().to_string();
-        let registered =
-            ledger.register(&uri, &source::fingerprint(&path)?.digest.to_string(), &now_text())?;
-        line.know_source(registered.source_id, &uri);
-        inputs.push(Input { registered, path });
+        for source::Found { path, fingerprint } in found.inputs {
+            if !seen.insert(path.clone()) {
+                continue;
+            }
+            line.tally.bytes_total.fetch_add(fingerprint.size, std::sync::atomic::Ordering::Relaxed);
+            let uri = path.display().to_string();
+            let registered = ledger.register(&uri, &fingerprint.digest.to_string(), &now_text())?;
+            line.know_source(registered.source_id, &uri);
+            inputs.push(Input { registered, path });
+        }
     }
     Ok((inputs, gone))
 }

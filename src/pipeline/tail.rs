@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
+    path::Path,
     time::Duration,
 };
 
@@ -14,6 +15,7 @@ use crate::{
         dlq::Filter,
     },
     sink::SinkError,
+    source,
 };
 
 /// Removes chunks `count..` of a document from queue, DLQ, sink and ledger, in this order: until the ledger has
@@ -66,8 +68,12 @@ pub fn close_mended(line: &Line, uri: &str, still: &HashSet<u128>) -> Result<(),
     if queue.letter_counts().sum(|_, state| matches!(state, State::Open | State::Quarantined)) == 0 {
         return Ok(());
     }
+    // A file that is one document has no lines; its folder answers for it too.
+    let of_it = |letter: &DeadLetter, source: &str| {
+        source == uri || (letter.origin.line == 0 && source::lies_in(Path::new(uri), source))
+    };
     let gone = |letter: &DeadLetter| {
-        matches!(&letter.subject, Subject::Record { source, .. } if source == uri)
+        matches!(&letter.subject, Subject::Record { source, .. } if of_it(letter, source))
             && letter.state != State::Redriven
             && !still.contains(&letter.subject.short_hash())
     };

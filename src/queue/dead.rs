@@ -97,7 +97,7 @@ pub struct Origin {
     pub source_id: i64,
     /// Its uri (a path).
     pub source: String,
-    /// Line, from 1.
+    /// Line, from 1; 0 for a file that is one document.
     pub line: u64,
     /// Byte offset of the record in the decoded stream.
     pub offset: u64,

@@ -1,8 +1,9 @@
 //! What is known of an input file without reading all of it: its name and its fingerprint.
 
 use std::{
-    fs::File,
-    io::{Read as _, Seek as _, SeekFrom},
+    fs::{File, Metadata},
+    io::{self, Read as _, Seek as _, SeekFrom},
+    os::unix::fs::MetadataExt as _,
     path::Path,
 };
 
@@ -24,12 +25,46 @@ pub struct Fingerprint {
     pub digest: Digest,
 }
 
+/// Which file it is and when it was last written to: equal at the beginning and at the end of a reading, or the
+/// file was changed meanwhile. Two changes within one tick of the file system's clock that keep the size look the
+/// same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    device: u64,
+    inode: u64,
+    /// Bytes as stored.
+    pub size: u64,
+    /// Last change, in nanoseconds since 1970.
+    pub modified_ns: i128,
+}
+
+impl Stamp {
+    /// From what the file system says.
+    pub fn of(meta: &Metadata) -> Self {
+        Self {
+            device: meta.dev(),
+            inode: meta.ino(),
+            size: meta.len(),
+            modified_ns: i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec()),
+        }
+    }
+
+    /// Whether `path` is still this very file, unchanged. One that was removed cannot be read again and is not
+    /// another one; one that cannot be looked at any more may be.
+    pub fn still_of(&self, path: &Path) -> bool {
+        match std::fs::metadata(path) {
+            Ok(meta) => Self::of(&meta) == *self,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+}
+
 /// The fingerprint of the file at `path`.
 ///
 /// # Errors
 /// Missing, unreadable, a folder.
 pub fn fingerprint(path: &Path) -> Result<Fingerprint, SourceError> {
-    let read = || -> std::io::Result<Fingerprint> {
+    let read = || -> io::Result<Fingerprint> {
         let mut file = File::open(path)?;
         let size = file.metadata()?.len();
         let mut hasher = Sha256::new();

@@ -8,14 +8,15 @@ use std::{
 
 use super::{
     Item, Record, Settings, Source, SourceError, Unreadable,
-    decode::{self, Decoded},
+    decode::Decoded,
+    encoding,
     lines::{Line, Lines},
-    record,
+    looks, record,
 };
 use crate::{chunk::Digest, error::Class};
 
-/// First bytes that are enough to know a byte order mark.
-const HEAD: u64 = 4;
+/// First bytes by which a file is known not to be JSON lines in UTF-8.
+const HEAD: u64 = 64 * 1024;
 const UTF8_BOM: [u8; 3] = [0xef, 0xbb, 0xbf];
 /// Decoded bytes read at once.
 const BUFFER: usize = 128 * 1024;
@@ -23,7 +24,6 @@ const BUFFER: usize = 128 * 1024;
 type Reader = io::Chain<Cursor<Vec<u8>>, BufReader<Decoded>>;
 
 /// See the module.
-#[derive(Debug)]
 pub struct Jsonl {
     path: PathBuf,
     names: Settings,
@@ -31,10 +31,12 @@ pub struct Jsonl {
     lines: Lines<Reader>,
     /// White-space-only lines passed over so far.
     blank: u64,
+    /// Set when it is no JSON lines at all: then nothing is read.
+    unlike: Option<String>,
 }
 
 impl Jsonl {
-    /// Opens a file, plain or gzip. A UTF-8 byte order mark at its very start is no part of the first line.
+    /// Opens a file, plain or compressed. A UTF-8 byte order mark at its very start is no part of the first line.
     ///
     /// # Errors
     /// Unreadable, a format that is not supported, or text that is not UTF-8 by its byte order mark.
@@ -42,15 +44,20 @@ impl Jsonl {
         let mut text = BufReader::with_capacity(BUFFER, Decoded::open(path)?);
         let mut head = Vec::new();
         text.by_ref().take(HEAD).read_to_end(&mut head).map_err(|error| SourceError::io(path, error))?;
-        if let Some(name) = decode::wide_encoding(&head) {
+        if let Some(name) = encoding::wide(&head) {
             let next = "convert it to UTF-8 first: `iconv -t UTF-8 -f UTF-16 FILE` (or -f UTF-32)";
             return Err(SourceError::format(path, format!("is text in {name}"), next));
         }
         let mark = if head.starts_with(&UTF8_BOM) { UTF8_BOM.len() } else { 0 };
         head.drain(..mark);
+        let whole = ((mark + head.len()) as u64) < HEAD;
+        let unlike = looks::unlike_lines(&head, whole, settings).map(|(what, next)| {
+            format!("it looks like {what}, not like JSON lines, and nothing of it was read; {next}")
+        });
         let reader = Cursor::new(head).chain(text);
         let lines = Lines::new(reader, mark as u64, line_bytes);
-        Ok(Self { path: path.to_owned(), names: settings.clone(), limit: line_bytes, lines, blank: 0 })
+        let (path, names) = (path.to_owned(), settings.clone());
+        Ok(Self { path, names, limit: line_bytes, lines, blank: 0, unlike })
     }
 
     /// White-space-only lines passed over so far.
@@ -65,6 +72,9 @@ impl Jsonl {
 
 impl Source for Jsonl {
     fn next(&mut self) -> Result<Option<Item>, SourceError> {
+        if self.unlike.is_some() {
+            return Ok(None);
+        }
         loop {
             let line = self.lines.next().map_err(|error| SourceError::io(&self.path, error))?;
             let Some(line) = line else { return Ok(None) };
@@ -85,7 +95,7 @@ impl Source for Jsonl {
     }
 
     fn incomplete(&self) -> Option<&str> {
-        self.decoded().incomplete()
+        self.unlike.as_deref().or_else(|| self.decoded().incomplete())
     }
 }
 
@@ -100,6 +110,7 @@ fn item(line: &Line<'_>, names: &Settings, limit: u64) -> Item {
     if let Some((raw_len, raw_hash)) = line.over {
         return Item::Unreadable(Unreadable {
             at,
+            file: None,
             class: Class::LineTooLong,
             message: format!("the line has {raw_len} bytes, over limits.line_bytes = {limit}"),
             doc_id: None,
@@ -114,6 +125,7 @@ fn item(line: &Line<'_>, names: &Settings, limit: u64) -> Item {
         }
         Err(record::Problem { class, message, doc_id }) => Item::Unreadable(Unreadable {
             at,
+            file: None,
             class,
             message,
             doc_id,

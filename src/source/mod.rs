@@ -2,17 +2,25 @@
 //! place and its reason; its neighbours go on.
 
 mod decode;
+mod discover;
+mod encoding;
 mod file;
+mod glob;
 mod json;
 mod jsonl;
 mod lines;
+mod looks;
 mod measure;
 mod record;
 mod split;
+mod text;
+mod walk;
 
 use std::path::Path;
 
+pub use discover::{Discovery, Found, discover, lies_in};
 pub use file::{Fingerprint, canonical_uri, fingerprint};
+pub use glob::is_glob;
 pub use jsonl::{Jsonl, decode_line};
 pub use split::Splitter;
 
@@ -24,7 +32,7 @@ pub const RAW_BYTES_KEPT: usize = 1_024;
 /// Where a record stands in its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Line, from 1.
+    /// Line, from 1; 0 for a file that is one document.
     pub line: u64,
     /// Byte offset of the record's first byte in the decoded (decompressed) stream.
     pub offset: u64,
@@ -50,13 +58,15 @@ pub struct Record {
 pub struct Unreadable {
     /// Where it was read.
     pub at: Position,
+    /// The file, when it is one of a folder's.
+    pub file: Option<String>,
     /// Why, as a class of stage `source`.
     pub class: Class,
     /// One sentence, without quoting the record.
     pub message: String,
     /// Its id, when that much could be read.
     pub doc_id: Option<String>,
-    /// Its bytes without the line end; only the first 1,024 when the line was over the limit.
+    /// Its bytes without the line end; only the first 1,024 when it was over the limit, or is a file.
     pub raw: Vec<u8>,
     /// Length of the whole record in bytes.
     pub raw_len: u64,
@@ -90,6 +100,11 @@ pub trait Source: Send {
     /// Set once the end was reached and something is missing or was ignored (a cut compressed stream,
     /// garbage after it): a sentence for the user. The run is then incomplete (exit 1).
     fn incomplete(&self) -> Option<&str>;
+
+    /// What to say, beyond that, when there was not one good record.
+    fn hint(&self) -> Option<String> {
+        None
+    }
 }
 
 /// An input cannot be used at all.
@@ -131,6 +146,10 @@ pub struct Settings {
     pub chunk_tokens: usize,
     /// Tokens that neighbouring chunks share.
     pub overlap_tokens: usize,
+    /// Files of a folder that are documents; globs as in a `.gitignore`.
+    pub include: Vec<String>,
+    /// Files and folders that are passed over; the same.
+    pub exclude: Vec<String>,
     /// What happens to documents that vanished from a source: `keep` (`delete` comes with directories).
     pub on_missing: String,
 }
@@ -145,24 +164,38 @@ impl SourceError {
     }
 }
 
-/// Opens an input. Names say only what is certainly not supported; what the file is, its content says.
+/// Opens an input: the text files of a folder, a text file, or else JSON lines, plain or compressed. Names say only
+/// what is certainly not supported, and what is text; how it is compressed, its content says.
 ///
 /// # Errors
-/// Unreadable, or not JSON lines (plain or gzip), with what to do.
+/// Unreadable, or nothing we read, with what to do.
 pub fn open(path: &Path, settings: &Settings, line_bytes: u64) -> Result<Box<dyn Source>, SourceError> {
-    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
-    let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
-    if ["csv", "tsv", "txt", "md", "markdown", "parquet", "html", "pdf", "xml"].contains(&ending)
-        && path.is_file()
-    {
-        return Err(SourceError::format(
-            path,
-            format!("is a .{ending} file, which is not read yet"),
-            "supported today: JSON lines (.jsonl, .ndjson), plain or gzip; write one JSON object a line",
-        ));
+    if path.is_dir() {
+        return Ok(Box::new(text::Texts::of_folder(path, settings, line_bytes)?));
+    }
+    if is_text(path, settings) {
+        return Ok(Box::new(text::Texts::of_file(path, line_bytes)?));
+    }
+    let name = glob::unpacked(path);
+    let ending = name.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
+    if ["csv", "tsv", "parquet"].contains(&&*ending) && path.is_file() {
+        let next = "write one JSON object a line first (.jsonl)";
+        return Err(SourceError::format(path, format!("is a .{ending} file, which is not read yet"), next));
+    }
+    if ["txt", "md", "markdown", "html", "pdf", "xml", "docx", "rst"].contains(&&*ending) && path.is_file() {
+        let what = format!("is a .{ending} file, and source.include does not name it as text");
+        let next = format!(
+            "take it as plain text: `--set 'source.include=[\"*.{ending}\"]'`, or convert it to text first"
+        );
+        return Err(SourceError::format(path, what, next));
     }
     Ok(Box::new(Jsonl::open(path, settings, line_bytes)?))
+}
+
+/// Whether a file named by itself is a document: `source.include` names it, as it names those of a folder.
+fn is_text(path: &Path, settings: &Settings) -> bool {
+    let name = Path::new(path.file_name().unwrap_or_default());
+    glob::Globs::of(settings).is_ok_and(|globs| globs.kind(name) == glob::Kind::Text)
 }
 
 #[cfg(test)]

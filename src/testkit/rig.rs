@@ -69,6 +69,8 @@ pub fn settings() -> RunSettings {
             meta_field: "meta".into(),
             chunk_tokens: 8,
             overlap_tokens: 2,
+            include: vec!["*.md".into(), "*.txt".into()],
+            exclude: Vec::new(),
             on_missing: "keep".into(),
         },
         window_chunks: 1_000,
