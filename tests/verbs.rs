@@ -82,8 +82,10 @@ fn a_run_takes_up_what_is_enqueued_beside_it() {
 fn enqueueing_while_a_run_ends_loses_nothing() {
     let home = Home::new();
     for round in 0..8 {
+        // A file of its own each time: one that the next run is to read must not change before.
         let first = home.file("first.jsonl", record(&format!("first-{round}"), "some words"));
-        let second = home.file("second.jsonl", record(&format!("second-{round}"), "other words"));
+        let second =
+            home.file(&format!("second-{round}.jsonl"), record(&format!("second-{round}"), "other words"));
         let mut run = home.start(&["run", &first]);
         // Beside it, at its end, or after it.
         poll("the run has begun", || (home.data("control.sock").exists() || run.ended()).then_some(()));
