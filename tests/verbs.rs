@@ -163,10 +163,10 @@ fn a_document_in_flight_is_found_beside_a_run() {
     let mut run = home.start(&["run", &*input, "--set", "pipeline.batch_chunks=5"]);
     run.has_written(&home, 20);
     let lock = home.lock_sink();
-    let taken_up = |status: &serde_json::Value| {
+    let taken_up = |status: &Value| {
         status["written"].as_u64().unwrap() + status["queue"]["pending"].as_u64().unwrap() >= 1_000
     };
-    common::poll("all is taken up", || home.status().filter(taken_up));
+    poll("all is taken up", || home.status().filter(taken_up));
     let states: Vec<String> = (0..1_000)
         .step_by(333)
         .map(|i| home.forebay(&["status", "--json", "--doc", &format!("doc-{i}")]).exits(0).stdout)
