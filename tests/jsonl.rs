@@ -204,6 +204,19 @@ fn what_is_not_read_yet_is_said_with_what_to_do() {
 }
 
 #[test]
+fn b05_one_byte_too_many_never_costs_the_neighbours() {
+    let good: String = (0..3).map(|n| format!("{{\"id\":{n},\"text\":\"t\"}}\n")).collect();
+    // The damaged line is longer than what is looked at before reading.
+    let long = format!("{{\"id\":9,\"text\":\"{}\"}}\n", "x".repeat(100_000));
+    let damaged =
+        [(format!("[{long}"), 1), (long.replacen('{', "{\n", 1), 2), (format!("id,text\n[{long}"), 2)];
+    for (damaged, faults) in damaged {
+        let read = Read::bytes(format!("{damaged}{good}").as_bytes(), LIMIT);
+        assert_eq!((read.ids(), read.bad.len(), &read.incomplete), (vec!["0", "1", "2"], faults, &None));
+    }
+}
+
+#[test]
 fn an_empty_file_has_no_records() {
     for bytes in [&b""[..], b"\n", b"  \r\n\t\n"] {
         let read = Read::bytes(bytes, LIMIT);
@@ -251,6 +264,8 @@ proptest! {
         // A first byte may turn the file into another format, which other tests are about.
         prop_assume!(!matches!(head, 0 | 0x1f | 0x28 | 0x50 | 0xef | 0xfd..) && bytes.get(1) != Some(&0));
         let read = Read::bytes(&bytes, 1_500);
+        // Nor may it become JSON of another shape, of which nothing is read.
+        prop_assume!(!read.incomplete.as_ref().is_some_and(|why| why.contains("it looks like")));
         check_places(&bytes, &read);
         let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).count();
         prop_assert_eq!(read.good.len() + read.bad.len(), lines, "each line is one item");

@@ -1,6 +1,8 @@
 //! Files that are not JSON lines, though named so: told by their first bytes before each of their lines becomes a
 //! dead letter.
 
+use serde::de::IgnoredAny;
+
 use super::{Settings, json};
 
 /// What the head of a file is for certain, and what to do; `None` when a line of it is an object, or when it is
@@ -24,17 +26,41 @@ pub fn unlike_lines(head: &[u8], whole: bool, names: &Settings) -> Option<(&'sta
     }
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let (first, second) = (lines.next()?, lines.next().unwrap_or_default());
-    if first.strip_prefix('[').is_some_and(|rest| format!("{rest}{second}").trim_start().starts_with('{')) {
+    if is_array(text) {
         Some(("a JSON array", "write one record a line: `jq -c '.[]' FILE > FILE.jsonl`"))
-    } else if first == "{" && second.starts_with('"') {
+    } else if first == "{" && is_spread(text, whole) {
         Some(("JSON over several lines", "write one record a line: `jq -c . FILE > FILE.jsonl`"))
-    } else if is_header(first, names) {
+    } else if is_header(first, names) && !second.starts_with(['{', '[']) {
         let next =
             "CSV comes later; write one JSON object a line: `mlr --icsv --ojsonl cat FILE > FILE.jsonl`";
         Some(("CSV", next))
     } else {
         None
     }
+}
+
+/// Whether a list begins whose first member is an object, and goes on or ends behind it. A line that only begins so,
+/// for one byte too many, is a bad line, and its neighbours may be good.
+fn is_array(text: &str) -> bool {
+    let Some(inside) = text.trim_start().strip_prefix('[').map(str::trim_start) else { return false };
+    let rest = inside.starts_with('{').then(|| behind_value(inside)).flatten();
+    rest.is_some_and(|rest| rest.trim_start().starts_with([',', ']']))
+}
+
+/// Whether the object that begins the text is followed by its end, or by another that begins as it did.
+fn is_spread(text: &str, whole: bool) -> bool {
+    let Some(rest) = behind_value(text.trim_start()) else { return false };
+    match rest.lines().map(str::trim).find(|line| !line.is_empty()) {
+        Some(next) => next == "{",
+        None => whole,
+    }
+}
+
+/// What follows the JSON value that begins the text.
+fn behind_value(text: &str) -> Option<&str> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    values.next()?.ok()?;
+    text.get(values.byte_offset()..)
 }
 
 /// Whether a line names the fields of a table, one of ours among them.
@@ -56,7 +82,9 @@ mod tests {
     #[test]
     fn what_a_file_is_instead() {
         let looks = |text: &str| unlike_lines(text.as_bytes(), true, &settings()).map(|(what, _)| what);
-        for array in ["[{\"id\":1}]", "[\n{\"id\":1},\n{\"id\":2}\n]", "\n [ {\n", "[\n  {\n  \"id\": 1"] {
+        for array in
+            ["[{\"id\":1}]", "[\n{\"id\":1},\n{\"id\":2}\n]", "\n [ {\n}\n,", "[\n  {\n  \"id\": 1\n},\n{"]
+        {
             assert_eq!(looks(array), Some("a JSON array"), "{array}");
         }
         assert_eq!(looks("{\n  \"id\": 1,\n  \"text\": \"x\"\n}\n"), Some("JSON over several lines"));
@@ -72,6 +100,11 @@ mod tests {
             "some text, and more",
             "{\"id\":1,\"text\":\n",
             "[1,2]",
+            "[{\"id\":1,\"text\":\"one byte too many\"}\n",
+            "[{\"id\":1,\"text\":\"cut",
+            "{\n\"id\":1,\"text\":\"a line that was cut in two\"}\nnext\n",
+            "{\n\"id\":1,\"text\":\"cut",
+            "id,text\n{\"id\":1,\"text\":\"cut",
         ] {
             assert_eq!(looks(lines), None, "{lines}");
         }
@@ -81,7 +114,7 @@ mod tests {
     fn a_head_that_is_cut_is_judged_by_what_is_there() {
         let long = format!("{{\"id\":1,\"text\":\"{}", "é".repeat(9));
         assert_eq!(unlike_lines(&long.as_bytes()[..20], false, &settings()), None);
-        let array = "[{\"text\":\"é";
+        let array = "[{\"text\":\"a\"},\"é";
         assert!(unlike_lines(&array.as_bytes()[..array.len() - 1], false, &settings()).is_some());
         assert_eq!(unlike_lines(b"id,text\n\xff,", false, &settings()), None);
     }
