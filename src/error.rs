@@ -113,6 +113,18 @@ classes! {
     SinkUnavailable = "sink_unavailable", Writer, Retry;
     /// The sink refused this row.
     SinkRejectedRow = "sink_rejected_row", Writer, Bury;
+    /// Somebody else wrote the same rows at the same time: a deadlock, a serialization failure.
+    SinkConflict = "sink_conflict", Writer, Retry;
+    /// Too many requests, says a server.
+    RateLimited = "rate_limited", Writer, Retry;
+    /// A server failed at its own work (HTTP 5xx and its like).
+    ServerError = "server_error", Writer, Retry;
+    /// No answer came in time, and nothing had been sent that could have been carried out.
+    Timeout = "timeout", Writer, Retry;
+    /// Credentials were refused.
+    AuthFailed = "auth_failed", Writer, Halt;
+    /// The row was sent, and no answer came: a sink that cannot take it twice may hold it or not.
+    UnknownOutcome = "unknown_outcome", Writer, Bury;
     /// No space is left on the device.
     DiskFull = "disk_full", Writer, Retry;
 }
