@@ -140,6 +140,7 @@ fn run_settings(config: &Config) -> RunSettings {
         window_chunks: config.queue.window_chunks,
         limits: config.limits.clone(),
         limit: None,
+        dlq_payload: config.dlq.payload,
         dlq_alert_depth: config.dlq.alert_depth,
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn rule(key: &str) -> Rule {
         "breaker.window_s" | "breaker.probe_timeout_s" | "pipeline.watchdog_s" => Whole(1..=YEAR_S),
         "dlq.alert_depth" => Whole(1..=1_000_000_000),
         "dlq.retain_days" => Whole(0..=36_500),
-        "dlq.payload" => OneOf(&["full"]),
+        "dlq.payload" => OneOf(&["full", "reference"]),
         "sink.kind" => OneOf(&["sqlite", "null"]),
         "limits.line_bytes" => Whole(1_024..=2_147_483_647),
         "limits.max_dead_fraction" => Share,

@@ -1,8 +1,15 @@
 //! When a spooled input may go: it was read to its end, nothing of it is pending, and no dead letter still stands for
-//! a record that could not be read (its letter may hold only the first bytes, and a document is split from its file).
+//! a record that could not be read (its letter may hold only the first bytes, and a document is split from its file) or
+//! refers to it for its text.
+
+use std::borrow::Cow;
 
 use super::{Folder, FolderError, spool};
-use crate::queue::{dead::Subject, dlq::Filter, now_text};
+use crate::queue::{
+    dead::{Origin, Payload, Subject},
+    dlq::Filter,
+    now_text,
+};
 
 impl Folder {
     /// Spooled inputs that no source names: a process died between the two, or the ledger was made anew.
@@ -33,7 +40,7 @@ impl Folder {
                 let pending = self.queue.pending_sources();
                 if !known.done
                     || known.numbers.iter().any(|number| pending.contains(number))
-                    || self.stands(&uri)?
+                    || self.stands(&uri, &known.numbers)?
                 {
                     continue;
                 }
@@ -46,15 +53,27 @@ impl Folder {
         Ok(dropped)
     }
 
-    /// Whether a letter stands for a record of this source.
-    fn stands(&self, uri: &str) -> Result<bool, FolderError> {
+    /// The uri of what a letter was read from; empty when no letter and no ledger knows.
+    pub fn origin_uri<'a>(&self, origin: &'a Origin) -> Cow<'a, str> {
+        if !origin.source.is_empty() {
+            return Cow::Borrowed(&origin.source);
+        }
+        Cow::Owned(self.ledger.source_uri(origin.source_id).ok().flatten().unwrap_or_default())
+    }
+
+    /// Whether a letter stands for a record of this source, or needs it for its text.
+    fn stands(&self, uri: &str, numbers: &[i64]) -> Result<bool, FolderError> {
         let unresolved = self.queue.letter_counts().sum(|_, state| state.unresolved());
         if unresolved == 0 {
             return Ok(false);
         }
-        let letters = self.queue.letters(&Filter::default(), usize::MAX)?;
-        Ok(letters
-            .iter()
-            .any(|letter| matches!(&letter.subject, Subject::Record { source, .. } if source == uri)))
+        let mut stands = false;
+        self.queue.each_letter(&Filter::default(), &mut |letter| {
+            let refers = matches!(letter.payload, Payload::Reference { .. });
+            stands = (refers && numbers.contains(&letter.origin.source_id))
+                || matches!(&letter.subject, Subject::Record { source, .. } if source == uri);
+            !stands
+        })?;
+        Ok(stands)
     }
 }

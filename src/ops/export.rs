@@ -152,6 +152,7 @@ fn row(letter: &DeadLetter) -> Row<'_> {
             let raw = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, base64).ok();
             (None, None, raw, Some(*bytes))
         }
+        Payload::Reference { bytes, .. } => (None, None, None, Some(*bytes)),
     };
     let steps = letter.audit.iter();
     Row {

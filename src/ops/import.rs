@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use crate::queue::{
-    dead::{DeadLetter, FORM},
+    dead::{DeadLetter, FORM, Payload},
     import::check,
 };
 
@@ -39,18 +39,26 @@ pub fn letter(line: &[u8]) -> Result<DeadLetter, String> {
 /// A sentence, when a store cannot be used or a letter should have been refused.
 pub(super) fn merge(context: Context<'_>, letters: &[DeadLetter], who: &str) -> Result<Value, String> {
     let folder = context.folder;
-    let mut ours = Vec::with_capacity(letters.len());
+    let mut merged = Vec::with_capacity(letters.len());
     for letter in letters {
         check(letter)?;
         let mut letter = letter.clone();
         let uri = folder.ledger.source_uri(letter.origin.source_id).map_err(|error| error.to_string())?;
-        if uri.as_deref() != Some(&*letter.origin.source) {
+        let ours = match &letter.payload {
+            // Its number means something in the folder that wrote it, and only there.
+            Payload::Reference { .. } => {
+                let here = folder.queue.letter(letter.id).map_err(|error| error.to_string())?;
+                here.is_some_and(|here| here.origin == letter.origin)
+            }
+            _ => uri.as_deref() == Some(&*letter.origin.source),
+        };
+        if !ours {
             // Not a source of this folder: whatever is read here is newer.
             letter.origin.source_id = 0;
         }
-        ours.push(letter);
+        merged.push(letter);
     }
-    let merged = folder.queue.import(ours, who).map_err(|error| error.to_string())?;
+    let merged = folder.queue.import(merged, who).map_err(|error| error.to_string())?;
     Ok(json!({
         "added": merged.added, "updated": merged.updated, "unchanged": merged.unchanged,
         "standing": merged.standing,

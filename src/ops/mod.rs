@@ -10,6 +10,7 @@ pub mod import;
 pub mod purge;
 pub mod rebuild;
 mod redrive;
+mod reference;
 pub mod status;
 pub mod verify;
 

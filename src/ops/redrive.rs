@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Context, export::PAGE};
+use super::{Context, export::PAGE, reference};
 use crate::{
     chunk::{Chunk, ChunkKey, Digest},
     queue::{
@@ -37,8 +37,12 @@ pub(super) fn redrive(
     let (mut back, mut superseded, mut staying) = (Vec::new(), Vec::new(), Vec::new());
     let letters = queue.letters_within(filter, PAGE, PAGE_BYTES).map_err(text)?;
     let next = letters.last().map(|letter| letter.id);
-    for letter in letters {
+    for (letter, filled) in reference::fill(context, letters)? {
         if letter.state != State::Open {
+            continue;
+        }
+        if let Err(why) = filled {
+            staying.push(json!({ "id": letter.id, "class": letter.class, "why": why }));
             continue;
         }
         match diagnose(context, &letter)? {
@@ -82,7 +86,9 @@ fn diagnose(context: Context<'_>, letter: &DeadLetter) -> Result<Diagnosis, Stri
             }
             decode(context, letter, &raw)
         }
-        Payload::Chunk { .. } => Ok(Diagnosis::Stays("its payload does not fit its subject".into())),
+        Payload::Chunk { .. } | Payload::Reference { .. } => {
+            Ok(Diagnosis::Stays("its payload does not fit its subject".into()))
+        }
     }
 }
 

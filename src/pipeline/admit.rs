@@ -5,7 +5,7 @@ use crate::{
     ledger::Written,
     queue::{
         HeldPending,
-        dead::{DeadLetter, Payload, State},
+        dead::{DeadLetter, State},
     },
 };
 
@@ -65,7 +65,7 @@ pub fn admit(incoming: &Incoming<'_>, held: &Held<'_>, identity: &str, run: &str
     }
     if let Some(letter) = held.letter {
         let same = letter.identity.as_deref() == Some(identity)
-            && matches!(&letter.payload, Payload::Chunk { source_hash, .. } if source_hash == incoming.source_hash);
+            && letter.payload.source_hash() == Some(incoming.source_hash);
         match letter.state {
             State::Discarded if same => return Admission::Discarded,
             State::Open | State::Quarantined if same => return Admission::Dead,

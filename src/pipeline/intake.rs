@@ -20,7 +20,10 @@ use crate::{
     error::{Class, Fault},
     folder::free_mb,
     ledger::{RegisteredSource, SourceState},
-    queue::dead::{Burial, Origin, Payload, State as LetterState, Subject},
+    queue::{
+        dead::{Burial, Origin, Payload, State as LetterState, Subject, hidden},
+        dlq::Keep,
+    },
     source::{self, Item, Record, SourceError, Splitter, Unreadable},
 };
 
@@ -283,7 +286,8 @@ impl Intake {
             // Its letter may be of another source with the same text; it counts for this run, too.
             let letter = self.line.folder.queue.standing(chunk.key.short_hash());
             if let Some(letter) = letter.map_err(|error| error.to_string())? {
-                self.line.know_source(letter.origin.source_id, &letter.origin.source);
+                let uri = self.line.folder.origin_uri(&letter.origin);
+                self.line.know_source(letter.origin.source_id, &uri);
             }
         }
         match admission {
@@ -306,7 +310,18 @@ impl Intake {
         let tally = &self.line.tally;
         tally.unreadable.add(1);
         let (uri, offset) = (bad.file.unwrap_or_else(|| source.uri.clone()), bad.at.offset);
-        let subject = Subject::Record { source: uri.clone(), offset, raw_hash: bad.raw_hash };
+        let keep = self.line.settings.dlq_payload;
+        let (file, uri, payload) = match keep {
+            Keep::Full => {
+                let payload = Payload::Raw { base64: base64(&bad.raw), bytes: bad.raw_len };
+                (uri.clone(), uri, payload)
+            }
+            Keep::Reference => {
+                let payload = Payload::Reference { hash: bad.raw_hash, bytes: bad.raw_len, checksum: 0 };
+                (hidden(&uri), String::new(), payload)
+            }
+        };
+        let subject = Subject::Record { source: file, offset, raw_hash: bad.raw_hash };
         let known_as = subject.short_hash();
         let standing = self.line.folder.queue.standing(known_as);
         match standing.map_err(|error| error.to_string())?.map(|letter| letter.state) {
@@ -329,7 +344,7 @@ impl Intake {
             fault: Fault::new(bad.class, bad.message),
             attempts: 1,
             origin: Origin { source_id: source.source_id, source: uri, line: bad.at.line, offset },
-            payload: Payload::Raw { base64: base64(&bad.raw), bytes: bad.raw_len },
+            payload,
         })?;
         Ok(known_as)
     }

@@ -19,7 +19,11 @@ use super::{
 use crate::{
     embed::Embed,
     folder::Folder,
-    queue::{dead::State as LetterState, dlq::Filter, policy},
+    queue::{
+        dead::State as LetterState,
+        dlq::{Filter, Keep},
+        policy,
+    },
     sink::Sink,
 };
 
@@ -74,6 +78,8 @@ pub struct RunSettings {
     pub limits: Limits,
     /// Chunks newly written at most (`--limit`).
     pub limit: Option<u64>,
+    /// What a dead letter keeps.
+    pub dlq_payload: Keep,
     /// Letters from which a warning is logged.
     pub dlq_alert_depth: u64,
 }
@@ -296,9 +302,10 @@ impl Line {
         let states = vec![LetterState::Open, LetterState::Quarantined];
         let (filter, mut found) = (Filter { states, ..Filter::default() }, false);
         self.folder.queue.each_letter(&filter, &mut |letter| {
-            let origin = &letter.origin;
-            found = uris.contains(&origin.source)
-                || (origin.line == 0 && uris.iter().any(|uri| super::tail::comes_from(origin, uri)));
+            let source = self.folder.origin_uri(&letter.origin);
+            found = uris.contains(&*source)
+                || (letter.origin.line == 0
+                    && uris.iter().any(|uri| super::tail::answers_for(uri, 0, &source)));
             !found
         })?;
         Ok(found)

@@ -11,7 +11,7 @@ use super::{circuit::Event, line::Line};
 use crate::{
     chunk::ChunkKey,
     queue::{
-        dead::{DeadLetter, Origin, State, Subject},
+        dead::{DeadLetter, State, Subject},
         dlq::Filter,
     },
     sink::SinkError,
@@ -59,10 +59,10 @@ pub fn drop_stale(line: &Line, doc_id: &str, count: u64) -> Result<(), String> {
     folder.ledger.remove(&keys).map_err(|e| text(&e))
 }
 
-/// Whether a source answers for what has this origin. A file that is one document has no lines, and its folder is the
-/// source.
-pub fn comes_from(origin: &Origin, uri: &str) -> bool {
-    origin.source == uri || (origin.line == 0 && source::lies_in(Path::new(uri), &origin.source))
+/// Whether a source answers for what was read at this line of this file. A file that is one document has no lines,
+/// and its folder is the source.
+pub fn answers_for(uri: &str, line: u64, file: &str) -> bool {
+    file == uri || (line == 0 && source::lies_in(Path::new(uri), file))
 }
 
 /// Closes letters of records that a source, read again to its end, no longer holds: they were mended or moved.
@@ -76,7 +76,7 @@ pub fn close_mended(line: &Line, uri: &str, still: &HashSet<u128>) -> Result<(),
     }
     let gone = |letter: &DeadLetter| {
         matches!(letter.subject, Subject::Record { .. })
-            && comes_from(&letter.origin, uri)
+            && answers_for(uri, letter.origin.line, &line.folder.origin_uri(&letter.origin))
             && letter.state != State::Redriven
             && !still.contains(&letter.subject.short_hash())
     };

@@ -9,9 +9,11 @@ use crate::{
     queue::{
         Lease, Settlement,
         dead::{Burial, Origin, Payload, Subject},
+        dlq::Keep,
         now_ms,
         policy::{Verdict, verdict},
     },
+    source,
 };
 
 /// Deals with chunks that failed by their own fault.
@@ -62,14 +64,28 @@ pub fn burial(line: &Line, chunk: &Chunk, fault: Fault, attempts: u32) -> Burial
         attempts,
         origin: Origin {
             source_id: chunk.source_id,
-            source: line.source_uri(chunk.source_id),
+            source: match line.settings.dlq_payload {
+                Keep::Full => line.source_uri(chunk.source_id),
+                Keep::Reference => String::new(),
+            },
             line: chunk.line,
             offset: chunk.ordinal,
         },
-        payload: Payload::Chunk {
+        payload: payload(line.settings.dlq_payload, chunk),
+    }
+}
+
+fn payload(keep: Keep, chunk: &Chunk) -> Payload {
+    match keep {
+        Keep::Full => Payload::Chunk {
             text: chunk.text.clone(),
             meta: chunk.meta.clone(),
             source_hash: chunk.source_hash,
+        },
+        Keep::Reference => Payload::Reference {
+            hash: chunk.source_hash,
+            bytes: chunk.text.len() as u64,
+            checksum: source::checksum(&chunk.text),
         },
     }
 }

@@ -20,13 +20,18 @@ pub enum Subject {
     Chunk(ChunkKey),
     /// An input record that cannot be read.
     Record {
-        /// The source's uri.
+        /// The file it stands in: its uri, or [`hidden`] beside a [`Payload::Reference`].
         source: String,
         /// Byte offset in the decoded stream.
         offset: u64,
         /// SHA-256 of the record's bytes.
         raw_hash: Digest,
     },
+}
+
+/// What stands for a uri where no path may: `sha256:` and its digest.
+pub fn hidden(uri: &str) -> String {
+    format!("sha256:{}", Digest::of(uri.as_bytes()))
 }
 
 impl Subject {
@@ -95,7 +100,7 @@ impl State {
 pub struct Origin {
     /// Number of the source in the ledger.
     pub source_id: i64,
-    /// Its uri (a path).
+    /// Its uri (a path); empty beside a [`Payload::Reference`].
     pub source: String,
     /// Line, from 1; 0 for a file that is one document.
     pub line: u64,
@@ -123,6 +128,26 @@ pub enum Payload {
         /// Length of the whole record.
         bytes: u64,
     },
+    /// Nothing of it: enough to find it in its source again, and to know that it is the same.
+    Reference {
+        /// SHA-256 of the chunk's text as read, or of the record's bytes.
+        hash: Digest,
+        /// Its length.
+        bytes: u64,
+        /// The checksum of `source` over a chunk's text; 0 for a record.
+        checksum: u64,
+    },
+}
+
+impl Payload {
+    /// SHA-256 of the text as read, for a chunk.
+    pub const fn source_hash(&self) -> Option<&Digest> {
+        match self {
+            Self::Chunk { source_hash, .. } => Some(source_hash),
+            Self::Reference { hash, .. } => Some(hash),
+            Self::Raw { .. } => None,
+        }
+    }
 }
 
 /// One thing that was done to a letter.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
-pub use super::letters::{ClassStats, Counts, Filter, PAGE_BYTES, Settings};
+pub use super::letters::{ClassStats, Counts, Filter, Keep, PAGE_BYTES, Settings};
 use super::{
     Lease, Queue, QueueError, State,
     dead::{Burial, DeadLetter, State as LetterState, Subject, Transition},

@@ -73,7 +73,7 @@ pub fn check(letter: &DeadLetter) -> Result<(), String> {
             Some(id) if letter.chunk_id == Some(id) => Ok(()),
             _ => Err("its text is not the one that its chunk_id was made of".to_owned()),
         },
-        (Subject::Record { .. }, Payload::Raw { .. }) => Ok(()),
+        (Subject::Record { .. }, Payload::Raw { .. }) | (_, Payload::Reference { .. }) => Ok(()),
         _ => Err("its payload does not fit its subject".to_owned()),
     }
 }

@@ -16,12 +16,23 @@ use super::{
 };
 use crate::error::{Class, Stage};
 
+/// What a letter keeps of its chunk or record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    /// All that is needed to rebuild it.
+    #[default]
+    Full,
+    /// No text, metadata, bytes or path: number of the source, place in it, hash.
+    Reference,
+}
+
 /// `dlq.*` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// `full`: a letter keeps all that is needed to rebuild its chunk.
-    pub payload: String,
+    /// What a letter keeps of its chunk or record.
+    pub payload: Keep,
     /// Days after which resolved and discarded letters are purged; 0: never.
     pub retain_days: u64,
     /// Open letters from which a warning is logged.

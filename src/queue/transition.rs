@@ -190,6 +190,11 @@ impl Burial {
     /// The transition: a new letter, or one more failure of the letter that stands.
     pub fn transition(self, standing: Option<&DeadLetter>, at: &str) -> Transition {
         if let Some(letter) = standing {
+            // A repaired text failed again: where the text as read is found, only the letter knows.
+            let refers = matches!(letter.payload, Payload::Reference { .. })
+                && matches!(self.payload, Payload::Reference { .. })
+                && letter.payload.source_hash() == self.payload.source_hash();
+            let payload = if refers { letter.payload.clone() } else { self.payload };
             return Transition::FailedAgain {
                 id: letter.id,
                 attempts: self.attempts,
@@ -198,7 +203,7 @@ impl Burial {
                 message: self.fault.message,
                 native_code: self.fault.native_code,
                 chunk_id: self.chunk_id,
-                payload: self.payload,
+                payload,
                 origin: self.origin,
             };
         }

@@ -9,6 +9,7 @@ mod glob;
 mod json;
 mod jsonl;
 mod lines;
+mod locate;
 mod looks;
 mod measure;
 mod record;
@@ -22,6 +23,7 @@ pub use discover::{Discovery, Found, discover, lies_in};
 pub use file::{Fingerprint, canonical_uri, fingerprint};
 pub use glob::is_glob;
 pub use jsonl::{Jsonl, decode_line};
+pub use locate::{checksum, locate};
 pub use split::Splitter;
 
 use crate::{chunk::Digest, error::Class};

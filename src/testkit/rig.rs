@@ -81,6 +81,7 @@ pub fn settings() -> RunSettings {
             max_dead_fraction: 1.0,
         },
         limit: None,
+        dlq_payload: queue::dlq::Keep::Full,
         dlq_alert_depth: 1_000,
     }
 }
