@@ -43,10 +43,14 @@ pub enum Poison {
     Hang,
     /// The pass fails as a whole until the text has failed [`Faults::flaky_failures`] times alone.
     Flaky,
+    /// The pass ends the process by `abort()`.
+    Abort,
+    /// The pass ends the process by SIGKILL, as the kernel does when memory runs out.
+    Kill,
 }
 
 impl Poison {
-    /// Those that end in a dead letter, whatever is tried.
+    /// Those that end in a dead letter, whatever is tried, and leave the process alive.
     pub const LETHAL: [Self; 9] = [
         Self::Pass,
         Self::Panic,
@@ -73,6 +77,8 @@ impl Poison {
             Self::SinkPanic => "poison-sink",
             Self::Hang => "poison-hang",
             Self::Flaky => "flaky",
+            Self::Abort => "poison-abort",
+            Self::Kill => "poison-kill",
         }
     }
 
@@ -85,13 +91,14 @@ impl Poison {
             Self::NotFinite => Some(Class::NonFiniteVector),
             Self::Tokenizer | Self::TokenizerPanic => Some(Class::TokenizerFailed),
             Self::Row | Self::Batch => Some(Class::SinkRejectedRow),
+            Self::Abort | Self::Kill => Some(Class::SuspectedCrash),
             Self::Hang | Self::Flaky => None,
         }
     }
 
     /// The poison in a text.
     pub fn of(text: &str) -> Option<Self> {
-        let all = [Self::Hang, Self::Flaky].into_iter().chain(Self::LETHAL);
+        let all = [Self::Hang, Self::Flaky, Self::Abort, Self::Kill].into_iter().chain(Self::LETHAL);
         all.into_iter().find(|poison| text.contains(poison.word()))
     }
 }
@@ -124,6 +131,13 @@ pub struct Faults {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[expect(unsafe_code, reason = "std has no call that sends a signal")]
+fn killed() -> ! {
+    // SAFETY: a plain system call; it does not return.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    unreachable!("nobody outlives SIGKILL")
 }
 
 impl Faults {
@@ -181,6 +195,8 @@ impl Faults {
         match self.poison(ids) {
             Some(Poison::Pass) => failed(),
             Some(Poison::Panic) => panic!("a planted panic in the pass"),
+            Some(Poison::Abort) => std::process::abort(),
+            Some(Poison::Kill) => killed(),
             Some(Poison::Memory) => Err(EmbedError::OutOfMemory { texts, message: "planted".into() }),
             Some(Poison::Hang) => {
                 let hang = lock(&self.hang);
