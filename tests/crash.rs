@@ -7,9 +7,11 @@ mod common;
 
 use std::{
     collections::BTreeSet,
+    io::{BufRead, BufReader},
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::Ordering::Relaxed,
     time::{Duration, Instant},
 };
 
@@ -18,10 +20,10 @@ use forebay::{
     chunk::{Chunk, ChunkKey, Digest},
     error::Class,
     pipeline::report::Outcome,
-    queue::{Leased, dead::State, dlq::Filter},
+    queue::{self, Expect, Leased, Queue, dead::State, dlq::Filter, journal::Journal},
     testkit::{
         faults::Poison,
-        rig::{Rig, chunk_line},
+        rig::{Cut, Rig, chunk_line},
     },
 };
 
@@ -38,23 +40,36 @@ fn rig(dir: &Path) -> Rig {
 /// Not a test of its own: the process that dies. Exit 0 when its run came to its end.
 #[test]
 fn child() {
-    let Ok(dir) = std::env::var(CHILD) else { return };
-    let rig = rig(Path::new(&dir));
-    let report = rig.run(&[Path::new(&dir).join("in.jsonl")]);
+    let Ok(arguments) = std::env::var(CHILD) else { return };
+    let (slow_ms, dir) = arguments.split_once(' ').unwrap();
+    let rig = rig(Path::new(dir));
+    rig.faults.pass_ms.store(slow_ms.parse().unwrap(), Relaxed);
+    let report = rig.run_beside(&[Path::new(dir).join("in.jsonl")], Cut::Never, |line| {
+        poll("work begins", || (rig.faults.passes.load(Relaxed) > 0 || line.all_read()).then_some(()));
+        println!("it works");
+    });
+    let report = report.unwrap();
     assert!(matches!(report.outcome, Outcome::Complete | Outcome::Partial), "{report}");
 }
 
-fn start(dir: &Path) -> Child {
+/// The process, each of whose passes takes so long.
+fn start(dir: &Path, slow_ms: u64) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "child", "--nocapture"]).env(CHILD, dir);
-    child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    child.args(["--exact", "child", "--nocapture"]).env(CHILD, format!("{slow_ms} {}", dir.display()));
+    child.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Returns when the process works at its first batch.
+fn works(child: &mut Child) {
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.into_iter().any(|line| line.contains("it works")), "it ended first");
 }
 
 /// Starts the process again until its run comes to its end; the signals it died of before that.
 fn supervise(dir: &Path, starts_max: usize) -> Vec<i32> {
     let mut died = Vec::new();
     loop {
-        let status = start(dir).wait().unwrap();
+        let status = start(dir, 0).wait().unwrap();
         match status.signal() {
             Some(signal) => died.push(signal),
             None => assert!(status.success(), "{status}"),
@@ -119,37 +134,73 @@ fn d08_a_text_on_which_the_kernel_kills_the_process_is_buried_and_all_others_are
     dies_and_is_found(Poison::Kill, libc::SIGKILL);
 }
 
-/// Kills that come from outside, at any moment of the work, at its very start too.
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.signal(), Some(libc::SIGKILL), "the kill came too late");
+}
+
+/// Nothing is buried, everything is written by a run that nobody kills.
+fn ends_well(dir: &Path, path: PathBuf, chunks: usize) {
+    let began = Instant::now();
+    assert!(supervise(dir, 1).is_empty());
+    println!("the rest in {:.1?}", began.elapsed());
+    let rig = rig(dir);
+    let (written, dead) = ends(&rig);
+    assert_eq!((written.len(), dead.len()), (chunks, 0), "{dead:?}");
+    assert_eq!(rig.run(&[path]).embedded, 0);
+}
+
 #[test]
-fn d08_fifty_kills_that_are_no_chunks_fault_bury_nothing() {
-    const CHUNKS: usize = 2_000;
+fn d08_fifty_kills_in_the_midst_of_the_work_bury_nothing() {
+    const CHUNKS: usize = 6_000;
     let dir = tempfile::tempdir().unwrap();
     let mut dice = fastrand::Rng::with_seed(50);
     let path = write(dir.path(), CHUNKS, Poison::Abort, &[]);
-    let mut kills = 0;
-    while kills < 50 {
-        let mut child = start(dir.path());
-        let until = Instant::now() + Duration::from_millis(dice.u64(15..90));
-        let ended = poll("the moment comes", || match child.try_wait().unwrap() {
-            Some(status) => Some(Some(status)),
-            None => (Instant::now() >= until).then_some(None),
-        });
-        if let Some(status) = ended {
-            // It was done before: there is more to do.
-            assert!(status.success());
-            println!("done after {kills} kills");
-            break;
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        kills += 1;
+    for _ in 0..50 {
+        let mut child = start(dir.path(), 5);
+        works(&mut child);
+        let until = Instant::now() + Duration::from_millis(dice.u64(0..40));
+        poll("the moment comes", || (Instant::now() >= until).then_some(()));
+        kill(child);
     }
-    let began = Instant::now();
-    let died = supervise(dir.path(), 1);
-    println!("{kills} kills; the rest in {:.1?}", began.elapsed());
-    assert!(died.is_empty());
-    let rig = rig(dir.path());
-    let (written, dead) = ends(&rig);
-    assert_eq!((written.len(), dead.len()), (CHUNKS, 0), "{dead:?}");
-    assert_eq!(rig.run(&[path]).embedded, 0);
+    ends_well(dir.path(), path, CHUNKS);
+}
+
+/// As when the process never has the memory for a pass: what it works on first is not to blame for that.
+#[test]
+fn d08_fifty_ends_at_the_very_first_pass_bury_nothing() {
+    const CHUNKS: usize = 300;
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), CHUNKS, Poison::Abort, &[]);
+    for _ in 0..50 {
+        let mut child = start(dir.path(), 60_000);
+        works(&mut child);
+        kill(child);
+    }
+    ends_well(dir.path(), path, CHUNKS);
+}
+
+/// A machine that loses its power has another boot id afterwards: no end under another one is counted.
+#[test]
+fn d08_fifty_power_cuts_charge_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = queue::Settings { window_chunks: 100, cache_mb: 4 };
+    let mut generation = 0;
+    for boot in 1..=50 {
+        let expect = Expect { store: 1, generation, boot, fresh: boot == 1, retry_cap_ms: 0 };
+        let journal = Journal::open(&dir.path().join("journal")).unwrap();
+        let (queue, report) = Queue::open(&dir.path().join("queue"), &settings, expect, journal).unwrap();
+        generation = report.generation;
+        assert_eq!((report.unclean, report.suspected.len()), (0, 0), "power cut {boot}");
+        for at in 0..if boot == 1 { 4 } else { 0 } {
+            let (key, text) = (ChunkKey::new(format!("d{at}"), 0), format!("text {at}"));
+            let source_hash = Digest::of(text.as_bytes());
+            let chunk = Chunk { key, text, meta: None, source_hash, source_id: 1, ordinal: at, line: 1 };
+            queue.enqueue(chunk).unwrap();
+        }
+        let Leased::Chunks(chunks) = queue.lease(4, usize::MAX).unwrap() else { panic!("nothing to lease") };
+        assert_eq!(chunks.len(), 4, "they still travel together");
+        chunks.into_iter().for_each(|(lease, _)| lease.abandon());
+    }
 }

@@ -6,6 +6,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
+    time::{Duration, Instant},
 };
 
 use super::weather::Weather;
@@ -120,6 +121,8 @@ pub struct Faults {
     pub batches_max: AtomicUsize,
     /// Most chunks seen in flight.
     pub chunks_max: AtomicUsize,
+    /// Milliseconds that every pass takes longer, golden ones apart.
+    pub pass_ms: AtomicU64,
     /// Failures alone after which a flaky text works.
     pub flaky_failures: AtomicU32,
     poisoned: Mutex<HashMap<Vec<u32>, Poison>>,
@@ -151,6 +154,7 @@ impl Faults {
             accepts: AtomicU64::new(0),
             batches_max: AtomicUsize::new(0),
             chunks_max: AtomicUsize::new(0),
+            pass_ms: AtomicU64::new(0),
             flaky_failures: AtomicU32::new(2),
             poisoned: Mutex::default(),
             flaky: Mutex::default(),
@@ -183,6 +187,14 @@ impl Faults {
             let batches = line.settings.pipeline.batches_in_flight - line.permits.available_permits();
             self.batches_max.fetch_max(batches, Relaxed);
             self.chunks_max.fetch_max(line.folder.queue.depth().in_flight, Relaxed);
+        }
+    }
+
+    /// A pass that takes its time; [`Faults::release`] does not hurry it.
+    fn slowly(&self) {
+        let until = Instant::now() + Duration::from_millis(self.pass_ms.load(Relaxed));
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            std::thread::park_timeout(left);
         }
     }
 
@@ -270,6 +282,9 @@ impl Embed for FaultyEmbed {
         self.faults.called();
         if self.faults.weather.pass_fails(batch.len(), golden) {
             return Err(EmbedError::Failed("the device is down".into()));
+        }
+        if !golden {
+            self.faults.slowly();
         }
         for tokens in batch {
             self.faults.one_fails(&tokens.ids, batch.len())?;
