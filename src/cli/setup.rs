@@ -90,12 +90,22 @@ pub(super) fn try_folder(config: &Config) -> Result<Folder, FolderError> {
 
 /// As [`folder`], also when the ledger is gone: it is about to be made again.
 pub(super) fn folder_to_rebuild(config: &Config) -> Result<Folder, String> {
+    keep_private();
     Folder::open_without_ledger(&config.data.dir, &config.queue, config.retry.cap_ms)
         .map_err(|error| error.to_string())
 }
 
 pub(super) fn open_folder(config: &Config) -> Result<Folder, FolderError> {
+    keep_private();
     Folder::open(&config.data.dir, &config.queue, config.retry.cap_ms)
+}
+
+/// From here on, whatever is made is its owner's alone: the files of sled and of SQLite, the socket, what is exported.
+/// Not from the start: models and settings may be shared.
+#[expect(unsafe_code, reason = "std has no call for the mask of new files")]
+fn keep_private() {
+    // SAFETY: a plain system call that cannot fail.
+    unsafe { libc::umask(0o077) };
 }
 
 /// Opens the sink; nothing is touched before its preflight.
