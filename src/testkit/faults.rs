@@ -123,6 +123,10 @@ pub struct Faults {
     pub chunks_max: AtomicUsize,
     /// Milliseconds that every pass takes longer, golden ones apart.
     pub pass_ms: AtomicU64,
+    /// Times that the sink panics when it has written.
+    pub late_panics: AtomicU32,
+    /// Probes of the sink that hang until [`Faults::release`].
+    pub probes_hang: AtomicU32,
     /// Failures alone after which a flaky text works.
     pub flaky_failures: AtomicU32,
     poisoned: Mutex<HashMap<Vec<u32>, Poison>>,
@@ -155,6 +159,8 @@ impl Faults {
             batches_max: AtomicUsize::new(0),
             chunks_max: AtomicUsize::new(0),
             pass_ms: AtomicU64::new(0),
+            late_panics: AtomicU32::new(0),
+            probes_hang: AtomicU32::new(0),
             flaky_failures: AtomicU32::new(2),
             poisoned: Mutex::default(),
             flaky: Mutex::default(),
@@ -202,6 +208,10 @@ impl Faults {
         lock(&self.poisoned).get(ids).copied()
     }
 
+    fn hang(&self) {
+        let _hang = self.released.wait_while(lock(&self.hang), |hang| *hang);
+    }
+
     fn one_fails(&self, ids: &[u32], texts: usize) -> Result<(), EmbedError> {
         let failed = || Err(EmbedError::Failed("a fault was planted".into()));
         match self.poison(ids) {
@@ -211,8 +221,7 @@ impl Faults {
             Some(Poison::Kill) => killed(),
             Some(Poison::Memory) => Err(EmbedError::OutOfMemory { texts, message: "planted".into() }),
             Some(Poison::Hang) => {
-                let hang = lock(&self.hang);
-                let _hang = self.released.wait_while(hang, |hang| *hang);
+                self.hang();
                 failed()
             }
             Some(Poison::Flaky) => {
@@ -347,6 +356,7 @@ impl Sink for FaultySink {
             return Err(SinkError::Batch(refused("a passing fault")));
         }
         let confirmed = self.inner.accept(rows)?;
+        assert!(!Weather::down(&self.faults.late_panics), "a planted panic of the sink that has written");
         if self.faults.weather.answer_lost() {
             self.inner.confirm()?;
             return Err(unavailable());
@@ -374,6 +384,9 @@ impl Sink for FaultySink {
     }
 
     fn probe(&self) -> Result<(), SinkError> {
+        if Weather::down(&self.faults.probes_hang) {
+            self.faults.hang();
+        }
         if self.faults.weather.sink_fails() {
             return Err(unavailable());
         }
