@@ -113,8 +113,9 @@ fn d13_five_thousand_queued_wait_for_the_sink_and_go_on_by_themselves() {
     ]);
     run.has_written(&home, 1);
     let lock = home.lock_sink();
-    let (down, written) = (Instant::now(), home.ledger_rows());
+    let down = Instant::now();
     poll("the gate shuts", || gate(&home).filter(|gate| gate == "open"));
+    let written = home.ledger_rows();
     let (mut samples, mut halves, shut) = (0_u32, 0_u32, Instant::now());
     while shut.elapsed() < Duration::from_secs(seconds.unwrap_or(3)) {
         let status = home.status().unwrap();

@@ -197,6 +197,20 @@ fn a_record_mended_in_its_file_closes_its_letter_and_one_that_only_moved_is_coun
     home.holds(3);
 }
 
+/// A redrive is a person's deed: nothing brings a dead letter back by itself, however often the line runs.
+#[test]
+fn d12_no_letter_is_redriven_by_itself() {
+    let home = poisoned();
+    let before = home.letters();
+    for _ in 0..3 {
+        home.run(&[&case("c02_poison_in_batch.jsonl")], 1);
+        home.run(&[], 0);
+    }
+    let after = home.letters();
+    assert_eq!(before, after, "state, attempts and redrives are what they were");
+    assert!(after.iter().all(|letter| letter["redrives"] == 0 && letter["attempts"] == 1), "{after:?}");
+}
+
 const POISONED: usize = 37;
 const BATCH: usize = 64;
 

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use super::{Shared, session::Session};
 use crate::{
-    config::{Config, Flag, Loaded, Request, Setting},
+    config::{Config, Flag, Loaded, Request, Setting, may_hold_secret},
     embed::{self, Embed},
     folder::{Folder, FolderError},
     ops::{
@@ -32,6 +32,16 @@ pub(super) fn config(shared: &Shared, defaults: &[(&str, &str)]) -> Result<Loade
     Config::load(&request).map_err(|error| error.to_string())
 }
 
+/// A path that is an address is refused without showing it.
+pub(super) fn is_local(what: &str, path: &Path) -> Result<(), String> {
+    if path.to_str().is_some_and(may_hold_secret) {
+        return Err(format!(
+            "{what} takes paths of this machine, not an address; fetch it first, for example with curl"
+        ));
+    }
+    Ok(())
+}
+
 fn flags(shared: &Shared, defaults: &[(&str, &str)]) -> Result<Vec<Flag>, String> {
     let flag = |key: &str, value: &str, typed: &str| Flag {
         key: key.into(),
@@ -40,9 +50,10 @@ fn flags(shared: &Shared, defaults: &[(&str, &str)]) -> Result<Vec<Flag>, String
     };
     let mut flags: Vec<Flag> = defaults.iter().map(|(key, value)| flag(key, value, "this verb")).collect();
     for setting in &shared.settings {
-        let (key, value) = setting.split_once('=').ok_or_else(|| {
-            format!("--set {setting}: expected KEY=VALUE, for example --set retry.max_attempts=5")
-        })?;
+        // What is no key is not shown: it may be an address with a password in it.
+        let is_key = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || "._- ".contains(c));
+        let pair = setting.split_once('=').filter(|(key, _)| is_key(key));
+        let (key, value) = pair.ok_or("--set: expected KEY=VALUE, for example --set retry.max_attempts=5")?;
         flags.push(flag(key.trim(), value.trim(), &format!("--set {}", key.trim())));
     }
     if let Some(dir) = &shared.data_dir {
