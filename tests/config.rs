@@ -153,7 +153,7 @@ fn every_bad_value_is_named_with_what_was_expected_and_where_it_stands() {
             "`model`: expected a section of settings (`[model]`, or `model.NAME`), received 3 (from forebay.toml:1)",
             "`retry.max_attempts`: expected an integer from 1 to 100, received 0 (from forebay.toml:3)",
             "`retry.cap_ms`: expected an integer from 1 to 86400000, received -1 (from forebay.toml:4)",
-            "`data.dir`: expected a text that is not empty, received 7 (from forebay.toml:6)",
+            "`data.dir`: expected a name or a path of this machine, not an address, received 7 (from forebay.toml:6)",
             "`sink.store_text`: expected true or false, received \"yes\" (from forebay.toml:8)",
             "`limits.max_dead_fraction`: expected a number from 0 to 1, received \"nan\" (from FOREBAY__LIMITS__MAX_DEAD_FRACTION)",
             "`model.outputs`: expected a list of at least one of \"dense\", received \"dense, dens\" (from FOREBAY__MODEL__OUTPUTS)",
@@ -205,7 +205,7 @@ fn environment_values_that_are_not_utf8_are_refused_for_us_and_ignored_for_other
     world.request.env = vec![("OTHER".into(), bad.clone()), (bad.clone(), "x".into())];
     world.load().unwrap();
     world.request.env.push(("FOREBAY__DATA__DIR".into(), bad));
-    let expected = "`data.dir`: expected a text that is not empty, received bytes that are not UTF-8 (from FOREBAY__DATA__DIR)";
+    let expected = "`data.dir`: expected a name or a path of this machine, not an address, received bytes that are not UTF-8 (from FOREBAY__DATA__DIR)";
     assert_eq!(world.problems(), [expected]);
 }
 

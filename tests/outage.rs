@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{Home, Running, corpus, poll};
 
 const CHUNKS: usize = 3_000;
@@ -84,4 +86,63 @@ fn a_sink_that_is_locked_from_the_start_is_told_before_anything_is_done() {
     drop(lock);
     home.run(&[&input], 0);
     home.holds(10);
+}
+
+/// `FOREBAY_OUTAGE_S=180` takes that long, with the breaker's own settings.
+#[test]
+fn d13_five_thousand_queued_wait_for_the_sink_and_go_on_by_themselves() {
+    const QUEUED: u64 = 5_000;
+    let seconds = std::env::var("FOREBAY_OUTAGE_S").ok().map(|seconds| seconds.parse().unwrap());
+    let home = Home::new();
+    let input = home.file("in.jsonl", corpus(usize::try_from(QUEUED).unwrap()));
+    home.forebay(&["enqueue", &input]).exits(0);
+    home.run(&["--limit", "1"], 0);
+    // The shipped settings, or shorter ones.
+    let (open_s, busy_ms) = if seconds.is_some() { (5, 2_000) } else { (1, 200) };
+    let busy = format!("sink.busy_timeout_ms={busy_ms}");
+    let mut run = home.start(&[
+        "run",
+        "--json",
+        "-v",
+        "--set",
+        &format!("breaker.open_s={open_s}"),
+        "--set",
+        "pipeline.batch_chunks=10",
+        "--set",
+        &busy,
+    ]);
+    run.has_written(&home, 1);
+    let lock = home.lock_sink();
+    let down = Instant::now();
+    poll("the gate shuts", || gate(&home).filter(|gate| gate == "open"));
+    let written = home.ledger_rows();
+    let (mut samples, mut halves, shut) = (0_u32, 0_u32, Instant::now());
+    while shut.elapsed() < Duration::from_secs(seconds.unwrap_or(3)) {
+        let status = home.status().unwrap();
+        let queue = &status["queue"];
+        assert_eq!((&status["dead_open"], &queue["delayed"]), (&0.into(), &0.into()), "{status}");
+        assert_eq!(queue["pending"], QUEUED - written, "{status}");
+        assert!(!run.ended(), "it gave up");
+        samples += 1;
+        halves += u32::from(status["run"]["sink_gate"] == "half_open");
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+    assert_eq!(home.ledger_rows(), written);
+    assert!(samples > 10, "{samples} looks");
+    drop(lock);
+    let up = Instant::now();
+    run.has_written(&home, written);
+    let first = up.elapsed();
+    println!(
+        "down for {:.1?}, {samples} looks, {halves} of them at a probe; first write {first:.2?} after",
+        down.elapsed()
+    );
+    // The gate stays shut for open_s, and a probe waits for the lock as long as a write would.
+    assert!(first < Duration::from_secs(open_s + 2 + 3), "{first:?}");
+    let ran = run.wait().exits(0);
+    let report = ran.report();
+    assert_eq!(report.numbers(["embedded", "chunks", "dead"]), [QUEUED - 1, QUEUED - 1, 0], "{ran}");
+    assert!(!ran.stderr.contains("is tried again"), "an attempt was charged: {ran}");
+    assert!(home.letters().is_empty());
+    home.holds(QUEUED);
 }

@@ -2,7 +2,18 @@
 
 mod common;
 
-use common::{Home, case, record};
+use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed, time::Instant};
+
+use common::{Home, case, poll, record};
+use forebay::{
+    chunk::{Chunk, ChunkKey, Digest},
+    pipeline::report::Outcome,
+    queue::{dead::DeadLetter, dlq::Filter},
+    testkit::{
+        faults::Poison,
+        rig::{Cut, Rig},
+    },
+};
 use serde_json::Value;
 
 fn text<'a>(letter: &'a Value, name: &str) -> &'a str {
@@ -184,4 +195,86 @@ fn a_record_mended_in_its_file_closes_its_letter_and_one_that_only_moved_is_coun
     home.run(&[&input], 0);
     assert!(open().is_empty());
     home.holds(3);
+}
+
+/// A redrive is a person's deed: nothing brings a dead letter back by itself, however often the line runs.
+#[test]
+fn d12_no_letter_is_redriven_by_itself() {
+    let home = poisoned();
+    let before = home.letters();
+    for _ in 0..3 {
+        home.run(&[&case("c02_poison_in_batch.jsonl")], 1);
+        home.run(&[], 0);
+    }
+    let after = home.letters();
+    assert_eq!(before, after, "state, attempts and redrives are what they were");
+    assert!(after.iter().all(|letter| letter["redrives"] == 0 && letter["attempts"] == 1), "{after:?}");
+}
+
+const POISONED: usize = 37;
+const BATCH: usize = 64;
+
+/// [`POISONED`] of `n` documents, scattered, and the kind of poison in each.
+fn scattered(n: usize) -> BTreeMap<String, Poison> {
+    let kinds = [Poison::Pass, Poison::Panic, Poison::Memory, Poison::NotFinite, Poison::Row];
+    let (mut dice, mut poisoned) = (fastrand::Rng::with_seed(37), BTreeMap::new());
+    while poisoned.len() < POISONED {
+        let kind = kinds[poisoned.len() % kinds.len()];
+        poisoned.entry(format!("d{}", dice.usize(..n))).or_insert(kind);
+    }
+    poisoned
+}
+
+/// All of them in the queue before the run, so that its batches are certain.
+fn fill(rig: &Rig, n: usize, poisoned: &BTreeMap<String, Poison>) {
+    let folder = rig.folder();
+    for at in 0..n {
+        let doc = format!("d{at}");
+        let word = poisoned.get(&doc).map_or("good", |poison| poison.word());
+        let text = format!("text number n{at} {word}");
+        let source_hash = Digest::of(text.as_bytes());
+        let (key, ordinal) = (ChunkKey::new(doc, 0), at as u64);
+        let chunk = Chunk { key, text, meta: None, source_hash, source_id: 1, ordinal, line: ordinal + 1 };
+        folder.queue.enqueue(chunk).unwrap();
+    }
+    folder.queue.flush().unwrap();
+}
+
+/// `FOREBAY_POISON_CHUNKS=N` takes another number of chunks.
+#[test]
+fn c02_thirty_seven_poison_chunks_among_a_hundred_thousand_cost_thirty_seven() {
+    let n = std::env::var("FOREBAY_POISON_CHUNKS").map_or(100_000, |n| n.parse().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(dir.path());
+    (rig.settings.pipeline.batch_chunks, rig.settings.window_chunks) = (BATCH, n);
+    let poisoned = scattered(n);
+    fill(&rig, n, &poisoned);
+    let (start, mut retried) = (Instant::now(), 0);
+    let report = rig.run_beside(&[], Cut::Never, |line| {
+        let settled = || line.tally.chunks.get() + line.tally.buried.get();
+        poll("all of it has come to its end", || (settled() == n as u64).then_some(()));
+        retried = line.tally.retried.get();
+    });
+    let (report, wall) = (report.unwrap(), start.elapsed());
+    assert_eq!((report.chunks, report.dead, report.pending), ((n - POISONED) as u64, POISONED as u64, 0));
+    assert_eq!(report.outcome, Outcome::Partial);
+
+    let letters = rig.folder().queue.letters(&Filter::default(), usize::MAX).unwrap();
+    let class = |letter: &DeadLetter| (letter.doc_id.clone().unwrap(), Some(letter.class));
+    let found: BTreeMap<_, _> = letters.iter().map(class).collect();
+    let wanted: BTreeMap<_, _> = poisoned.iter().map(|(doc, poison)| (doc.clone(), poison.class())).collect();
+    assert_eq!(found, wanted, "those, all of those, and each under its class");
+
+    // Every charge but the last of each letter is a retry: none is left for a healthy chunk.
+    let charged: u64 = letters.iter().map(|letter| u64::from(letter.attempts)).sum();
+    assert_eq!(charged, POISONED as u64 + retried, "a healthy chunk was charged an attempt");
+    assert_eq!(rig.faults.embedded_again(), 0, "a healthy chunk was embedded twice");
+
+    // Golden texts are passes too. A further attempt has a pass and a golden text of its own.
+    let passes = rig.faults.passes.load(Relaxed) + rig.faults.goldens.load(Relaxed);
+    let needed = (n as u64 + retried).div_ceil(BATCH as u64);
+    let extra = passes - needed - 2 * retried;
+    println!("{n} chunks in {wall:.1?}: {needed} passes were needed, {extra} extra, {retried} retries");
+    let bound = 2 * u64::from(BATCH.ilog2()) + 1;
+    assert!(extra <= POISONED as u64 * bound, "{extra} extra passes");
 }

@@ -170,7 +170,8 @@ impl Model {
             (0..self.pending.len()).filter(move |at| wanted(&self.pending[*at]))
         };
         let good: Vec<usize> = ready(false).take(count).collect();
-        match ready(true).next() {
+        // The first of those that were alone at the fewest ends.
+        match ready(true).min_by_key(|at| self.pending[*at].alone) {
             Some(suspect) if good.is_empty() && !self.pending.iter().any(out) => vec![suspect],
             _ => good,
         }

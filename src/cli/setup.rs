@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use super::{Shared, session::Session};
 use crate::{
-    config::{Config, Flag, Loaded, Request, Setting},
+    config::{Config, Flag, Loaded, Request, Setting, may_hold_secret},
     embed::{self, Embed},
     folder::{Folder, FolderError},
     ops::{
@@ -32,6 +32,16 @@ pub(super) fn config(shared: &Shared, defaults: &[(&str, &str)]) -> Result<Loade
     Config::load(&request).map_err(|error| error.to_string())
 }
 
+/// A path that is an address is refused without showing it.
+pub(super) fn is_local(what: &str, path: &Path) -> Result<(), String> {
+    if path.to_str().is_some_and(may_hold_secret) {
+        return Err(format!(
+            "{what} takes paths of this machine, not an address; fetch it first, for example with curl"
+        ));
+    }
+    Ok(())
+}
+
 fn flags(shared: &Shared, defaults: &[(&str, &str)]) -> Result<Vec<Flag>, String> {
     let flag = |key: &str, value: &str, typed: &str| Flag {
         key: key.into(),
@@ -40,9 +50,10 @@ fn flags(shared: &Shared, defaults: &[(&str, &str)]) -> Result<Vec<Flag>, String
     };
     let mut flags: Vec<Flag> = defaults.iter().map(|(key, value)| flag(key, value, "this verb")).collect();
     for setting in &shared.settings {
-        let (key, value) = setting.split_once('=').ok_or_else(|| {
-            format!("--set {setting}: expected KEY=VALUE, for example --set retry.max_attempts=5")
-        })?;
+        // What is no key is not shown: it may be an address with a password in it.
+        let is_key = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || "._- ".contains(c));
+        let pair = setting.split_once('=').filter(|(key, _)| is_key(key));
+        let (key, value) = pair.ok_or("--set: expected KEY=VALUE, for example --set retry.max_attempts=5")?;
         flags.push(flag(key.trim(), value.trim(), &format!("--set {}", key.trim())));
     }
     if let Some(dir) = &shared.data_dir {
@@ -90,12 +101,22 @@ pub(super) fn try_folder(config: &Config) -> Result<Folder, FolderError> {
 
 /// As [`folder`], also when the ledger is gone: it is about to be made again.
 pub(super) fn folder_to_rebuild(config: &Config) -> Result<Folder, String> {
+    keep_private();
     Folder::open_without_ledger(&config.data.dir, &config.queue, config.retry.cap_ms)
         .map_err(|error| error.to_string())
 }
 
 pub(super) fn open_folder(config: &Config) -> Result<Folder, FolderError> {
+    keep_private();
     Folder::open(&config.data.dir, &config.queue, config.retry.cap_ms)
+}
+
+/// From here on, whatever is made is its owner's alone: the files of sled and of SQLite, the socket, what is exported.
+/// Not from the start: models and settings may be shared.
+#[expect(unsafe_code, reason = "std has no call for the mask of new files")]
+fn keep_private() {
+    // SAFETY: a plain system call that cannot fail.
+    unsafe { libc::umask(0o077) };
 }
 
 /// Opens the sink; nothing is touched before its preflight.

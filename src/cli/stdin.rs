@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use super::setup;
 use crate::{
     config::Config,
     folder::spool::{self, Spooled},
@@ -22,7 +23,13 @@ pub(super) fn is_stdin(path: &Path) -> bool {
 
 /// What was mistyped is told before a model is loaded or a folder made.
 pub(super) fn check_paths(paths: &[PathBuf]) -> Result<(), String> {
-    let check = |path: &PathBuf| source::canonical_uri(path).map(drop).map_err(|error| error.to_string());
+    let check = |path: &PathBuf| {
+        // A name that looks odd and is there is a file all the same.
+        if !path.exists() {
+            setup::is_local("this verb", path)?;
+        }
+        source::canonical_uri(path).map(drop).map_err(|error| error.to_string())
+    };
     paths.iter().filter(|path| !is_stdin(path)).try_for_each(check)
 }
 

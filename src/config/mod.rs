@@ -22,7 +22,7 @@ use self::{
     rule::{rule, typed},
 };
 pub use self::{
-    origin::{MASK, Origin, is_secret},
+    origin::{MASK, Origin, is_secret, may_hold_secret},
     page::page,
     problem::{ConfigError, Problem},
 };
@@ -225,7 +225,11 @@ fn unknown(settings: &[Setting], assignment: &Assignment) -> Result<(), Problem>
 /// A value as it is shown in a message: short, and never a secret.
 fn received(key: &str, given: &Given) -> String {
     const CHARS_MAX: usize = 80;
-    if is_secret(key) {
+    let address = match given {
+        Given::Typed(Value::String(text)) | Given::Text(text) => may_hold_secret(text),
+        _ => false,
+    };
+    if address || is_secret(key) {
         return MASK.to_owned();
     }
     let shown = match given {

@@ -44,6 +44,16 @@ pub fn is_secret(key: &str) -> bool {
     key.split(['.', '_']).any(|word| ["password", "passwd", "token", "secret"].contains(&word))
 }
 
+/// Whether a text looks like an address or a connection string, in which a password may stand anywhere and in any
+/// spelling: then none of it is shown.
+pub fn may_hold_secret(text: &str) -> bool {
+    let lower = text.to_lowercase();
+    let words = ["password=", "passwd=", "pwd=", "token=", "secret=", "api_key=", "apikey="];
+    let alnum = |text: &str| text.len() >= 16 && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let token = lower.strip_prefix("hf_").is_some_and(alnum);
+    token || lower.contains("://") || words.iter().any(|word| lower.contains(word))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,6 +62,12 @@ mod tests {
     fn secrets_are_told_by_whole_words() {
         for key in ["sink.password", "sink.auth_token", "hub.client_secret", "token"] {
             assert!(is_secret(key), "{key}");
+        }
+        for text in ["http://h?k=v", "host=h password='p'", "hf_abcdefghijklmnopqrstuv", "a?API_KEY=k"] {
+            assert!(may_hold_secret(text), "{text}");
+        }
+        for text in ["/srv/secrets/vectors.db", "all-MiniLM-L6-v2", "hf_models"] {
+            assert!(!may_hold_secret(text), "{text}");
         }
         for key in ["model.pass_tokens", "source.chunk_tokens", "pipeline.batch_tokens", "data.dir"] {
             assert!(!is_secret(key), "{key}");

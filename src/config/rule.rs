@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use toml::Value;
 
-use super::layer::Given;
+use super::{layer::Given, origin::may_hold_secret};
 
 /// What a setting takes beyond the type of its default.
 pub(super) enum Rule {
@@ -22,6 +22,11 @@ pub(super) enum Rule {
     Globs,
     /// A text that is not empty.
     Filled,
+    /// A name or a path of this machine; never an address.
+    Local {
+        /// It may be empty.
+        empty: bool,
+    },
     /// `auto`, `cpu`, `cuda` or `cuda:N`.
     Device,
     /// Any text, any bool.
@@ -35,9 +40,10 @@ const PIB_MB: i64 = 1_073_741_824;
 
 /// The rule of a key. A key that is not in the table takes any value of its default's type.
 pub(super) fn rule(key: &str) -> Rule {
-    use Rule::{Device, Filled, FilledList, Globs, OneOf, Share, SomeOf, Whole};
+    use Rule::{Device, Filled, FilledList, Globs, Local, OneOf, Share, SomeOf, Whole};
     match key {
-        "data.dir" | "model.name" => Filled,
+        "data.dir" | "model.name" => Local { empty: false },
+        "model.dir" | "sink.path" => Local { empty: true },
         "model.device" => Device,
         "model.compute" => OneOf(&["f32"]),
         "model.outputs" => SomeOf(&["dense"]),
@@ -81,6 +87,10 @@ impl Rule {
             (Self::Share, Value::Float(x)) => (0.0..=1.0).contains(x),
             (Self::OneOf(words), Value::String(text)) => words.contains(&text.as_str()),
             (Self::Filled, Value::String(text)) => !text.trim().is_empty(),
+            // Messages about a path show it, so that what may hold a password is refused first.
+            (Self::Local { empty }, Value::String(text)) => {
+                (*empty || !text.trim().is_empty()) && !may_hold_secret(text)
+            }
             (Self::Device, Value::String(text)) => is_device(text),
             (Self::SomeOf(words), Value::Array(items)) => {
                 !items.is_empty()
@@ -113,6 +123,8 @@ impl Rule {
                 "a list of globs as in a .gitignore, for example [\"*.md\", \"docs/\"]".into()
             }
             (Self::Filled, _) => "a text that is not empty".into(),
+            (Self::Local { empty: true }, _) => "a path of this machine, not an address".into(),
+            (Self::Local { .. }, _) => "a name or a path of this machine, not an address".into(),
             (Self::Device, _) => "\"auto\", \"cpu\", \"cuda\" or \"cuda:N\" (N the number of the GPU)".into(),
             (Self::Any, Value::Boolean(_)) => "true or false".into(),
             (Self::Any, Value::Integer(_)) => "an integer of 0 or more".into(),

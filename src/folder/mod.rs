@@ -4,12 +4,13 @@
 //! or damaged is moved aside and made anew from the journal (dead letters) and the sources (pending work).
 
 mod lock;
+mod private;
 mod retire;
 pub mod spool;
 pub mod witness;
 
 use std::{
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -143,7 +144,7 @@ impl Folder {
         retry_cap_ms: u64,
         new_ledger: bool,
     ) -> Result<Self, FolderError> {
-        make_private(dir)?;
+        private::make(dir)?;
         let lock = Lock::take(dir)?;
         spool::sweep(dir);
         let ledger_path = dir.join("ledger.db");
@@ -251,12 +252,6 @@ fn open_queue(
     recovered.letters = usize::try_from(queue.letter_counts().sum(|_, _| true)).unwrap_or(usize::MAX);
     recovered.queue_rebuilt = Some(why);
     Ok((queue, report))
-}
-
-/// 0700: texts lie in here.
-fn make_private(dir: &Path) -> Result<(), FolderError> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|error| FolderError::io(dir, error))
 }
 
 fn restrict(path: &Path) {

@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
-    net::UnixListener,
+    net::{UnixListener, UnixStream as UnixStreamAsync},
+    sync::Mutex,
+    task::JoinSet,
 };
 
 use super::{
@@ -22,6 +24,8 @@ use super::{
 use crate::pipeline::{Line, worker::Worker};
 
 const FILE: &str = "control.sock";
+/// Clients that are listened to at one time; the next ones wait.
+const CLIENTS: usize = 32;
 /// Longest request (letters that are imported are in it, and only the owner can ask) and, on the client's side, patience for the answer.
 const REQUEST_BYTES: u64 = 512 * 1024 * 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -56,25 +60,35 @@ pub async fn serve(line: Arc<Line>) -> std::io::Result<()> {
     // We hold the folder's lock, so a socket that lies there belongs to nobody.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path)?;
-    let worker = Worker::start("forebay-control")?;
+    let worker = Arc::new(Mutex::new(Worker::start("forebay-control")?));
+    // Ends with this future, and every client with it.
+    let mut clients = JoinSet::new();
     loop {
-        let (mut stream, _) = listener.accept().await?;
-        // One at a time: verbs are short, and a client that does not speak or listen is not waited for.
-        let (read, mut write) = stream.split();
-        let mut request = String::new();
-        let mut reader = tokio::io::BufReader::new(read.take(REQUEST_BYTES));
-        if !matches!(tokio::time::timeout(PATIENCE, reader.read_line(&mut request)).await, Ok(Ok(_))) {
-            tracing::debug!("a control client did not speak");
-            continue;
+        while clients.len() >= CLIENTS {
+            let _ = clients.join_next().await;
         }
-        let line = Arc::clone(&line);
-        let answer = worker.run(move || answer(&line, &request)).await;
-        let answer = answer.unwrap_or_else(|panicked| Answer::Error(panicked.to_string()));
-        let mut text = serde_json::to_vec(&answer)?;
-        text.push(b'\n');
-        if !matches!(tokio::time::timeout(PATIENCE, write.write_all(&text)).await, Ok(Ok(()))) {
-            tracing::debug!("a control client went away");
-        }
+        let (stream, _) = listener.accept().await?;
+        while clients.try_join_next().is_some() {}
+        clients.spawn(client(Arc::clone(&line), Arc::clone(&worker), stream));
+    }
+}
+
+/// One question and its answer. A client that does not speak or listen keeps nobody waiting but itself.
+async fn client(line: Arc<Line>, worker: Arc<Mutex<Worker>>, mut stream: UnixStreamAsync) {
+    let (read, mut write) = stream.split();
+    let mut request = String::new();
+    let mut reader = tokio::io::BufReader::new(read.take(REQUEST_BYTES));
+    if !matches!(tokio::time::timeout(PATIENCE, reader.read_line(&mut request)).await, Ok(Ok(_))) {
+        tracing::debug!("a control client did not speak");
+        return;
+    }
+    // Verbs are carried out one at a time.
+    let answer = worker.lock().await.run(move || answer(&line, &request)).await;
+    let answer = answer.unwrap_or_else(|panicked| Answer::Error(panicked.to_string()));
+    let Ok(mut text) = serde_json::to_vec(&answer) else { return };
+    text.push(b'\n');
+    if !matches!(tokio::time::timeout(PATIENCE, write.write_all(&text)).await, Ok(Ok(()))) {
+        tracing::debug!("a control client went away");
     }
 }
 

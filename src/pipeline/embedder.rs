@@ -16,10 +16,10 @@ use super::{
     triage,
 };
 use crate::{
-    chunk::Embedding,
-    embed::{EmbedError, Tokens},
+    chunk::{Chunk, Embedding},
+    embed::{Embed, EmbedError, Tokens},
     error::Fault,
-    queue::policy::wait_max,
+    queue::{Lease, policy::wait_max},
 };
 
 /// Embed the next batch.
@@ -65,6 +65,15 @@ impl Actor for Embedder {
     }
 }
 
+/// Which texts share a pass. One that failed by itself before has its own: its neighbours were halved for it once.
+fn plan(model: &dyn Embed, tokens: &[Tokens], failed_before: impl Iterator<Item = bool>) -> Vec<Vec<usize>> {
+    let (alone, together): (Vec<_>, Vec<_>) = failed_before.enumerate().partition(|(_, failed)| *failed);
+    let lengths: Vec<usize> = together.iter().map(|(at, _)| tokens[*at].ids.len()).collect();
+    let planned = if together.is_empty() { Vec::new() } else { model.plan(&lengths) };
+    let shared = planned.into_iter().map(|group| group.into_iter().map(|at| together[at].0).collect());
+    shared.chain(alone.iter().map(|(at, _)| vec![*at])).collect()
+}
+
 /// What became of each text of a batch; `None`: not tried.
 type Results = Vec<Option<Result<Embedding, Fault>>>;
 
@@ -77,7 +86,9 @@ impl State {
             tokens.push(value);
         }
         let tokens = Arc::new(tokens);
-        let Some(results) = self.passes(&tokens).await else {
+        let failed_before = |(lease, _): &(Lease, Chunk)| lease.record().attempts > 0;
+        let groups = plan(self.line.model.as_ref(), &tokens, receipts.iter().map(failed_before));
+        let Some(results) = self.passes(&tokens, groups).await else {
             // The forward pass hangs: the started marks stay, so that the next process finds the culprit.
             receipts.into_iter().for_each(|(lease, _)| lease.abandon());
             return;
@@ -97,10 +108,8 @@ impl State {
     }
 
     /// Forward passes over all texts. `None`: one of them hangs.
-    async fn passes(&self, tokens: &Arc<Vec<Tokens>>) -> Option<Results> {
+    async fn passes(&self, tokens: &Arc<Vec<Tokens>>, mut groups: Vec<Vec<usize>>) -> Option<Results> {
         let mut results: Results = vec![None; tokens.len()];
-        let lengths: Vec<usize> = tokens.iter().map(|tokens| tokens.ids.len()).collect();
-        let mut groups = self.line.model.plan(&lengths);
         groups.reverse();
         let mut tries = 0;
         while let Some(group) = groups.pop() {

@@ -173,6 +173,9 @@ pub struct Line {
     adopted: Mutex<bool>,
     stop: watch::Sender<Option<Stop>>,
     uris: Mutex<HashMap<i64, String>>,
+    /// Starts of a stage that fail, to come.
+    #[cfg(feature = "testkit")]
+    pub starts_fail: std::sync::atomic::AtomicU32,
 }
 
 impl Line {
@@ -207,6 +210,8 @@ impl Line {
             adopted: Mutex::new(false),
             stop: watch::Sender::new(None),
             uris: Mutex::new(HashMap::new()),
+            #[cfg(feature = "testkit")]
+            starts_fail: std::sync::atomic::AtomicU32::new(0),
         }))
     }
 

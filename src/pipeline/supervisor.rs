@@ -4,6 +4,8 @@
 //! ends, its lane closes, the embedder ends, and so on. A stage that crashes is started anew after a growing
 //! pause, until the restart budget is spent.
 
+#[cfg(feature = "testkit")]
+use std::sync::atomic::Ordering::Relaxed;
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
@@ -105,6 +107,10 @@ impl State {
 
     async fn start(&mut self, stage: Stage, me: ActorCell) -> Result<(), ActorProcessingErr> {
         let line = Arc::clone(&self.line);
+        #[cfg(feature = "testkit")]
+        if line.starts_fail.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+            return Err("a planted failure of a stage's start".into());
+        }
         let id = match (stage, &self.tokens.send, &self.embedded.send, &self.dead.send) {
             (Stage::DeadLetter, ..) => {
                 let state = dead_letter::State { line, lane: Arc::clone(&self.dead.receive) };
@@ -157,8 +163,21 @@ impl State {
         false
     }
 
-    /// A stage crashed. The pause before it is started anew, or `None` when the budget is spent.
-    fn crashed(&mut self, now: Instant) -> Option<Duration> {
+    /// A stage crashed, or could not be started anew: it is started (again) after a pause, or the line halts.
+    fn crashed(&mut self, stage: Stage, why: &str, me: &ActorRef<Start>) {
+        if let Some(pause) = self.pause(Instant::now()) {
+            tracing::warn!(?stage, why, "a stage crashed and is started anew");
+            me.send_after(pause, move || Start(stage));
+        } else {
+            self.line.halt(format!(
+                "the {stage:?} stage crashed more than pipeline.restarts_max times within ten minutes, last: {why}"
+            ));
+            me.stop(Some("gave up".into()));
+        }
+    }
+
+    /// The pause before a stage that crashed is started anew, or `None` when the budget is spent.
+    fn pause(&mut self, now: Instant) -> Option<Duration> {
         while self.crashes.front().is_some_and(|at| now.saturating_duration_since(*at) > BUDGET_WINDOW) {
             self.crashes.pop_front();
         }
@@ -187,7 +206,11 @@ impl Actor for Supervisor {
         Start(stage): Start,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
-        state.start(stage, me.get_cell()).await
+        // An error here would end the supervisor, and the run with it, as if all were done.
+        if let Err(why) = state.start(stage, me.get_cell()).await {
+            state.crashed(stage, &why.to_string(), &me);
+        }
+        Ok(())
     }
 
     async fn handle_supervisor_evt(
@@ -208,15 +231,7 @@ impl Actor for Supervisor {
             _ => return Ok(()),
         };
         let Some(stage) = state.stages.remove(&actor.get_id()) else { return Ok(()) };
-        if let Some(pause) = state.crashed(Instant::now()) {
-            tracing::warn!(?stage, why, "a stage crashed and is started anew");
-            me.send_after(pause, move || Start(stage));
-        } else {
-            state.line.halt(format!(
-                "the {stage:?} stage crashed more than pipeline.restarts_max times within ten minutes, last: {why}"
-            ));
-            me.stop(Some("gave up".into()));
-        }
+        state.crashed(stage, &why, &me);
         Ok(())
     }
 }

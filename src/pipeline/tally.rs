@@ -27,6 +27,8 @@ pub struct Tally {
     pub dead: Count,
     /// Dead letters written by this run.
     pub buried: Count,
+    /// Failures that were charged to a chunk and are tried again.
+    pub retried: Count,
     /// Tokens of written chunks.
     pub tokens: Count,
     /// Written chunks whose text was cut.
@@ -84,6 +86,7 @@ impl Default for Tally {
             skipped: Count::new("forebay_chunks_skipped_total"),
             dead: Count::new("forebay_chunks_dead_total"),
             buried: Count::new("forebay_dead_letters_total"),
+            retried: Count::new("forebay_chunks_retried_total"),
             tokens: Count::new("forebay_tokens_total"),
             truncated: Count::new("forebay_chunks_truncated_total"),
             embedded: Count::new("forebay_texts_embedded_total"),

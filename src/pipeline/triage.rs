@@ -32,6 +32,7 @@ async fn one(line: &Line, dead: &DeadLane, lease: Lease, chunk: Chunk, fault: Fa
     };
     match verdict(&line.settings.retry, fate(&fault), attempts, elapsed, fastrand::f64()) {
         Verdict::Retry(after) => {
+            line.tally.retried.add(1);
             tracing::info!(class = %fault.class, attempts, after_ms = after.as_millis(), "a chunk is tried again");
             match line.folder.queue.settle(vec![Settlement::Retry { lease, attempts, after }]) {
                 Ok(settled) => line.tally.duplicates.add(settled.superseded),

@@ -146,7 +146,7 @@ pub(super) fn slot_of(pending: &Pending, place: Place, bytes: usize) -> Slot {
         ordinal: pending.chunk.ordinal,
         bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
         place,
-        suspect: pending.record.unclean >= SUSPECT_AFTER,
+        suspect: (pending.record.unclean >= SUSPECT_AFTER).then_some(pending.record.unclean_alone),
         cancelled: false,
         outdated: false,
     }

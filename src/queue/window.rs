@@ -38,8 +38,8 @@ pub struct Slot {
     pub bytes: u32,
     /// Where it is.
     pub place: Place,
-    /// Leased alone, behind the others.
-    pub suspect: bool,
+    /// Leased alone, behind the others; the number of times the process died while it was.
+    pub suspect: Option<u8>,
     /// Removed from its document while it was being worked on.
     pub cancelled: bool,
     /// A newer version came and went while this one was being worked on.
@@ -66,7 +66,9 @@ pub struct Window {
     older: HashMap<u128, Vec<u64>>,
     ready: BTreeSet<u64>,
     delayed: BTreeSet<(Instant, u64)>,
-    suspects: BTreeSet<u64>,
+    /// By the times they were alone when the process died: a process that dies of something else each time meets
+    /// another one each time, while a culprit comes round again.
+    suspects: BTreeSet<(u8, u64)>,
     leased: usize,
     /// A suspect is out: nothing else may be, so that an unclean end points at it.
     alone: Option<u64>,
@@ -117,8 +119,10 @@ impl Window {
             self.older.entry(slot.key).or_default().push(older);
         }
         match slot.place {
-            Place::Ready if slot.suspect => _ = self.suspects.insert(seq),
-            Place::Ready => _ = self.ready.insert(seq),
+            Place::Ready => match slot.suspect {
+                Some(alone) => _ = self.suspects.insert((alone, seq)),
+                None => _ = self.ready.insert(seq),
+            },
             Place::Delayed(at) => _ = self.delayed.insert((at, seq)),
             Place::Leased(_) => self.leased += 1,
         }
@@ -141,8 +145,10 @@ impl Window {
             }
         }
         match slot.place {
-            Place::Ready if slot.suspect => _ = self.suspects.remove(&seq),
-            Place::Ready => _ = self.ready.remove(&seq),
+            Place::Ready => match slot.suspect {
+                Some(alone) => _ = self.suspects.remove(&(alone, seq)),
+                None => _ = self.ready.remove(&seq),
+            },
             Place::Delayed(at) => _ = self.delayed.remove(&(at, seq)),
             Place::Leased(_) => self.came_back(seq),
         }
@@ -197,7 +203,7 @@ impl Window {
         }
         let next = self.delayed.first().map(|(at, _)| *at);
         match self.suspects.first() {
-            Some(seq) if self.leased == 0 => Pick::Chunks(vec![*seq]),
+            Some((_, seq)) if self.leased == 0 => Pick::Chunks(vec![*seq]),
             Some(_) => Pick::Wait(next),
             None if self.leased > 0 || next.is_some() => Pick::Wait(next),
             None => Pick::Empty,
@@ -208,10 +214,10 @@ impl Window {
     pub fn lease(&mut self, seqs: &[u64], mark: u64) {
         for seq in seqs {
             self.ready.remove(seq);
-            if self.suspects.remove(seq) {
-                self.alone = Some(*seq);
-            }
             if let Some(slot) = self.slots.get_mut(seq) {
+                if slot.suspect.is_some_and(|alone| self.suspects.remove(&(alone, *seq))) {
+                    self.alone = Some(*seq);
+                }
                 slot.place = Place::Leased(mark);
                 self.leased += 1;
             }
@@ -234,10 +240,9 @@ impl Window {
     fn place(&mut self, seq: u64, place: Place) {
         if let Some(slot) = self.slots.get_mut(&seq) {
             slot.place = place;
-            if slot.suspect {
-                self.suspects.insert(seq)
-            } else {
-                self.ready.insert(seq)
+            match slot.suspect {
+                Some(alone) => self.suspects.insert((alone, seq)),
+                None => self.ready.insert(seq),
             };
         }
     }
@@ -249,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    fn slot(key: u128, place: Place, suspect: bool) -> Slot {
+    fn slot(key: u128, place: Place, suspect: Option<u8>) -> Slot {
         Slot {
             key,
             chunk: 0,
@@ -267,7 +272,7 @@ mod tests {
     fn oldest_first_within_both_limits() {
         let mut window = Window::default();
         for seq in 1..=9 {
-            window.insert(seq, slot(seq.into(), Place::Ready, false));
+            window.insert(seq, slot(seq.into(), Place::Ready, None));
         }
         let now = Instant::now();
         assert_eq!(window.pick(now, 3, 10_000), Pick::Chunks(vec![1, 2, 3]));
@@ -278,8 +283,8 @@ mod tests {
     #[test]
     fn a_suspect_goes_last_and_alone() {
         let mut window = Window::default();
-        window.insert(1, slot(1, Place::Ready, true));
-        window.insert(2, slot(2, Place::Ready, false));
+        window.insert(1, slot(1, Place::Ready, Some(0)));
+        window.insert(2, slot(2, Place::Ready, None));
         let now = Instant::now();
         assert_eq!(window.pick(now, 9, 1_000), Pick::Chunks(vec![2]));
         window.lease(&[2], 1);
@@ -287,10 +292,28 @@ mod tests {
         window.remove(2);
         assert_eq!(window.pick(now, 9, 1_000), Pick::Chunks(vec![1]));
         window.lease(&[1], 2);
-        window.insert(3, slot(3, Place::Ready, false));
+        window.insert(3, slot(3, Place::Ready, None));
         assert_eq!(window.pick(now, 9, 1_000), Pick::Wait(None), "nothing beside a suspect");
         window.give_back(1);
         assert_eq!(window.pick(now, 9, 1_000), Pick::Chunks(vec![3]));
+    }
+
+    #[test]
+    fn a_suspect_that_was_alone_at_an_end_goes_behind_the_others() {
+        let mut window = Window::default();
+        for (seq, alone) in [(1, 1), (2, 0), (3, 2), (4, 0)] {
+            window.insert(seq, slot(seq.into(), Place::Ready, Some(alone)));
+        }
+        let now = Instant::now();
+        let order = std::iter::from_fn(|| match window.pick(now, 9, 1_000) {
+            Pick::Chunks(seqs) => {
+                window.lease(&seqs, 1);
+                seqs.iter().for_each(|seq| _ = window.remove(*seq));
+                Some(seqs)
+            }
+            _ => None,
+        });
+        assert_eq!(order.collect::<Vec<_>>(), [[2], [4], [1], [3]]);
     }
 
     #[test]
@@ -298,7 +321,7 @@ mod tests {
         let mut window = Window::default();
         let now = Instant::now();
         let later = now + Duration::from_secs(5);
-        window.insert(1, slot(1, Place::Delayed(later), false));
+        window.insert(1, slot(1, Place::Delayed(later), None));
         assert_eq!(window.pick(now, 9, 1_000), Pick::Wait(Some(later)));
         assert_eq!(window.pick(later, 9, 1_000), Pick::Chunks(vec![1]));
         window.lease(&[1], 1);
@@ -309,9 +332,9 @@ mod tests {
     #[test]
     fn a_newer_version_takes_the_key() {
         let mut window = Window::default();
-        window.insert(1, slot(7, Place::Ready, false));
+        window.insert(1, slot(7, Place::Ready, None));
         window.lease(&[1], 1);
-        window.insert(2, slot(7, Place::Ready, false));
+        window.insert(2, slot(7, Place::Ready, None));
         assert!(window.superseded(1) && !window.superseded(2));
         window.remove(1);
         assert_eq!(window.by_key(7).map(|(seq, _)| seq), Some(2));
@@ -321,7 +344,7 @@ mod tests {
     fn an_older_version_stays_older_when_the_newer_one_is_gone() {
         let mut window = Window::default();
         for seq in [1, 2] {
-            window.insert(seq, slot(7, Place::Ready, false));
+            window.insert(seq, slot(7, Place::Ready, None));
             window.lease(&[seq], seq);
         }
         window.remove(2);

@@ -6,6 +6,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
+    time::{Duration, Instant},
 };
 
 use super::weather::Weather;
@@ -43,10 +44,14 @@ pub enum Poison {
     Hang,
     /// The pass fails as a whole until the text has failed [`Faults::flaky_failures`] times alone.
     Flaky,
+    /// The pass ends the process by `abort()`.
+    Abort,
+    /// The pass ends the process by SIGKILL, as the kernel does when memory runs out.
+    Kill,
 }
 
 impl Poison {
-    /// Those that end in a dead letter, whatever is tried.
+    /// Those that end in a dead letter, whatever is tried, and leave the process alive.
     pub const LETHAL: [Self; 9] = [
         Self::Pass,
         Self::Panic,
@@ -73,6 +78,8 @@ impl Poison {
             Self::SinkPanic => "poison-sink",
             Self::Hang => "poison-hang",
             Self::Flaky => "flaky",
+            Self::Abort => "poison-abort",
+            Self::Kill => "poison-kill",
         }
     }
 
@@ -85,13 +92,14 @@ impl Poison {
             Self::NotFinite => Some(Class::NonFiniteVector),
             Self::Tokenizer | Self::TokenizerPanic => Some(Class::TokenizerFailed),
             Self::Row | Self::Batch => Some(Class::SinkRejectedRow),
+            Self::Abort | Self::Kill => Some(Class::SuspectedCrash),
             Self::Hang | Self::Flaky => None,
         }
     }
 
     /// The poison in a text.
     pub fn of(text: &str) -> Option<Self> {
-        let all = [Self::Hang, Self::Flaky].into_iter().chain(Self::LETHAL);
+        let all = [Self::Hang, Self::Flaky, Self::Abort, Self::Kill].into_iter().chain(Self::LETHAL);
         all.into_iter().find(|poison| text.contains(poison.word()))
     }
 }
@@ -113,6 +121,12 @@ pub struct Faults {
     pub batches_max: AtomicUsize,
     /// Most chunks seen in flight.
     pub chunks_max: AtomicUsize,
+    /// Milliseconds that every pass takes longer, golden ones apart.
+    pub pass_ms: AtomicU64,
+    /// Times that the sink panics when it has written.
+    pub late_panics: AtomicU32,
+    /// Probes of the sink that hang until [`Faults::release`].
+    pub probes_hang: AtomicU32,
     /// Failures alone after which a flaky text works.
     pub flaky_failures: AtomicU32,
     poisoned: Mutex<HashMap<Vec<u32>, Poison>>,
@@ -126,6 +140,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[expect(unsafe_code, reason = "std has no call that sends a signal")]
+fn killed() -> ! {
+    // SAFETY: a plain system call; it does not return.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    unreachable!("nobody outlives SIGKILL")
+}
+
 impl Faults {
     /// Nothing seen yet.
     pub fn new(weather: Weather) -> Arc<Self> {
@@ -137,6 +158,9 @@ impl Faults {
             accepts: AtomicU64::new(0),
             batches_max: AtomicUsize::new(0),
             chunks_max: AtomicUsize::new(0),
+            pass_ms: AtomicU64::new(0),
+            late_panics: AtomicU32::new(0),
+            probes_hang: AtomicU32::new(0),
             flaky_failures: AtomicU32::new(2),
             poisoned: Mutex::default(),
             flaky: Mutex::default(),
@@ -172,8 +196,20 @@ impl Faults {
         }
     }
 
+    /// A pass that takes its time; [`Faults::release`] does not hurry it.
+    fn slowly(&self) {
+        let until = Instant::now() + Duration::from_millis(self.pass_ms.load(Relaxed));
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            std::thread::park_timeout(left);
+        }
+    }
+
     fn poison(&self, ids: &[u32]) -> Option<Poison> {
         lock(&self.poisoned).get(ids).copied()
+    }
+
+    fn hang(&self) {
+        let _hang = self.released.wait_while(lock(&self.hang), |hang| *hang);
     }
 
     fn one_fails(&self, ids: &[u32], texts: usize) -> Result<(), EmbedError> {
@@ -181,10 +217,11 @@ impl Faults {
         match self.poison(ids) {
             Some(Poison::Pass) => failed(),
             Some(Poison::Panic) => panic!("a planted panic in the pass"),
+            Some(Poison::Abort) => std::process::abort(),
+            Some(Poison::Kill) => killed(),
             Some(Poison::Memory) => Err(EmbedError::OutOfMemory { texts, message: "planted".into() }),
             Some(Poison::Hang) => {
-                let hang = lock(&self.hang);
-                let _hang = self.released.wait_while(hang, |hang| *hang);
+                self.hang();
                 failed()
             }
             Some(Poison::Flaky) => {
@@ -255,6 +292,9 @@ impl Embed for FaultyEmbed {
         if self.faults.weather.pass_fails(batch.len(), golden) {
             return Err(EmbedError::Failed("the device is down".into()));
         }
+        if !golden {
+            self.faults.slowly();
+        }
         for tokens in batch {
             self.faults.one_fails(&tokens.ids, batch.len())?;
         }
@@ -316,6 +356,7 @@ impl Sink for FaultySink {
             return Err(SinkError::Batch(refused("a passing fault")));
         }
         let confirmed = self.inner.accept(rows)?;
+        assert!(!Weather::down(&self.faults.late_panics), "a planted panic of the sink that has written");
         if self.faults.weather.answer_lost() {
             self.inner.confirm()?;
             return Err(unavailable());
@@ -343,6 +384,9 @@ impl Sink for FaultySink {
     }
 
     fn probe(&self) -> Result<(), SinkError> {
+        if Weather::down(&self.faults.probes_hang) {
+            self.faults.hang();
+        }
         if self.faults.weather.sink_fails() {
             return Err(unavailable());
         }

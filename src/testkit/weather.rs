@@ -97,7 +97,7 @@ impl Weather {
     }
 
     /// Counts one down; true while there was something to count.
-    fn down(counter: &AtomicU32) -> bool {
+    pub(super) fn down(counter: &AtomicU32) -> bool {
         counter.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
