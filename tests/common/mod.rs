@@ -222,8 +222,11 @@ impl Running {
     }
 
     /// `kill -9`, and waits for its end.
-    pub fn kill(self) -> Ran {
-        self.signal(libc::SIGKILL);
+    pub fn kill(mut self) -> Ran {
+        // One that came to its end before is told by its exit code.
+        if !self.ended() {
+            self.signal(libc::SIGKILL);
+        }
         self.wait()
     }
 }
