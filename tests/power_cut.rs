@@ -1,25 +1,27 @@
 //! The power fails during a run: what was acknowledged is still there, the queue opens or is rebuilt, and the next
 //! run does the rest. The cut is ext4's shutdown without a flush of its log, on a file system of its own.
+//! `FOREBAY_CUTS=300` is the long form.
 
 mod common;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    time::Instant,
 };
 
-use common::{Home, Mount, Running, corpus, may_mount, poll};
+use common::{Home, Mount, Running, corpus, may_mount, number_set, poll, record};
 use forebay::{
     chunk::{Chunk, ChunkKey, Digest},
     folder::Folder,
     queue,
 };
 use rusqlite::Connection;
+use serde_json::Value;
 
-const CHUNKS: usize = 6_000;
-const CUTS: u32 = 6;
+const CUTS: u64 = 8;
 
 /// `_IOR('X', 125, __u32)` of the kernel's ext4.h, and its flag that leaves the log unflushed.
 const EXT4_IOC_SHUTDOWN: libc::Ioctl = 0x8004_587d;
@@ -69,64 +71,146 @@ fn acknowledged(home: &Home) -> BTreeSet<String> {
     query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
 }
 
+/// What the data folder has said is done, and must still know after every cut.
+#[derive(Default)]
+struct Promised {
+    /// Keys in the ledger.
+    written: BTreeSet<String>,
+    /// Letters by id, with their state.
+    letters: BTreeMap<String, String>,
+    /// Chunks that `enqueue` has taken up.
+    enqueued: BTreeSet<String>,
+    /// Operations acknowledged in all.
+    operations: usize,
+}
+
+impl Promised {
+    /// Takes in what the folder says now.
+    fn look(&mut self, home: &Home) {
+        let written = acknowledged(home);
+        self.operations += written.difference(&self.written).count();
+        self.written = written;
+    }
+
+    /// Letters as the folder knows them now; each must be there in the state it was acknowledged in.
+    fn letters(&mut self, home: &Home, round: u64) {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let now: BTreeMap<String, String> =
+            home.letters().iter().map(|letter| (text(&letter["id"]), text(&letter["state"]))).collect();
+        for (id, state) in &self.letters {
+            assert_eq!(now.get(id), Some(state), "round {round}: letter {id}");
+        }
+        self.operations += now.len() - self.letters.len();
+        self.letters = now;
+    }
+
+    /// After a cut: all of it is still there.
+    fn holds(&mut self, home: &Home, round: u64) {
+        let there = acknowledged(home);
+        let lost: Vec<_> = self.written.difference(&there).collect();
+        assert!(lost.is_empty(), "round {round}: {} acknowledged rows are gone", lost.len());
+        self.look(home);
+        self.letters(home, round);
+        // Pending, written, or in a source that is read again: a chunk is looked at now and then, as it costs a process.
+        let status = home.status().expect("the folder opens");
+        if status["unread_sources"].as_array().unwrap().is_empty() {
+            self.enqueued.retain(|doc| !there.contains(doc));
+            let pending = status["queue"]["pending"].as_u64().unwrap();
+            assert!(pending >= self.enqueued.len() as u64, "round {round}: of {:?} {status}", self.enqueued);
+        }
+    }
+}
+
+const SETTINGS_OF_A_RUN: [&str; 6] =
+    ["--set", "pipeline.batch_chunks=8", "--set", "pipeline.grace_s=1", "--set", "limits.min_free_mb=0"];
+
+/// One round up to the moment of the cut. Gives the process that is to be cut off.
+fn work(
+    home: &Home,
+    input: &str,
+    promised: &mut Promised,
+    round: u64,
+    random: &mut fastrand::Rng,
+) -> Option<Running> {
+    match round % 4 {
+        1 => {
+            // Acknowledged by `enqueue`: in the queue, and in the DLQ what cannot be read.
+            let docs: Vec<String> = (0..20).map(|n| format!("more-{round}-{n}")).collect();
+            let lines: String = docs.iter().map(|doc| record(doc, "enqueued before a cut")).collect();
+            let bad = format!("{{\"id\": \"cut-{round}\n{}", record(&format!("blank-{round}"), ""));
+            let (arguments, piped) = (["enqueue", "-", "--set", "limits.min_free_mb=0"], random.bool());
+            if piped {
+                home.fed(&arguments, lines + &bad).wait().exits(1);
+            } else {
+                let file = home.file(&format!("more-{round}.jsonl"), lines + &bad);
+                home.forebay(&[&["enqueue", &*file], &arguments[2..]].concat()).exits(1);
+            }
+            promised.operations += docs.len();
+            promised.enqueued.extend(docs);
+            promised.letters(home, round);
+            None
+        }
+        3 => {
+            // Acknowledged by `dlq`: some letters are given up.
+            let open =
+                promised.letters.iter().filter(|(_, state)| *state == "open").map(|(id, _)| id.clone());
+            let ids: Vec<String> = open.take(3).collect();
+            if !ids.is_empty() {
+                let mut arguments = vec!["dlq", "discard", "--reason", "a test"];
+                arguments.extend(ids.iter().map(String::as_str));
+                home.forebay(&arguments).exits(0);
+                promised.operations += ids.len();
+                promised.letters.extend(ids.into_iter().map(|id| (id, "discarded".to_owned())));
+            }
+            None
+        }
+        _ => {
+            let mut run = home.start(&[&["run", "--json", input][..], &SETTINGS_OF_A_RUN].concat());
+            let rows = promised.written.len() as u64 + random.u64(20..140);
+            poll("some more is written", || (home.ledger_rows() >= rows || run.ended()).then_some(()));
+            promised.look(home);
+            Some(run)
+        }
+    }
+}
+
 #[test]
 fn what_was_acknowledged_before_a_power_cut_is_there_after_it() {
     if !may_mount() {
         return;
     }
     let Some((disk, mut mount)) = Disk::new() else { return };
-    let seed = 20_261_130;
+    let (seed, cuts) = (20_261_130, number_set("FOREBAY_CUTS").unwrap_or(CUTS));
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let home = Home::with_data(disk.at.join("data"));
-    let bad = "{\"id\": \"cut\n{\"id\": \"blank\", \"text\": \"\"}\n";
-    let input = home.file("in.jsonl", bad.to_owned() + &corpus(CHUNKS));
-    let (mut before, mut letters) = (BTreeSet::new(), Vec::new());
-    for round in 0..CUTS {
-        let settings = [
-            "--set",
-            "pipeline.batch_chunks=8",
-            "--set",
-            "pipeline.grace_s=1",
-            "--set",
-            "limits.min_free_mb=0",
-        ];
-        let mut run = home.start(&[&["run", "--json", &*input][..], &settings].concat());
-        let rows = before.len() as u64 + random.u64(50..400);
-        poll("some more is written", || (home.ledger_rows() >= rows || run.ended()).then_some(()));
-        // What has been seen in the ledger was acknowledged. The queue of the first round has two letters by then.
-        let seen = acknowledged(&home);
-        if round == 0 {
-            letters = home.letters();
-            assert_eq!(letters.len(), 2);
-        }
+    let chunks = cuts * 60 + 1_000;
+    let input = home.file("in.jsonl", corpus(usize::try_from(chunks).unwrap()));
+    let (mut promised, mut rebuilt, began) = (Promised::default(), 0, Instant::now());
+    for round in 0..cuts {
+        let run = work(&home, &input, &mut promised, round, &mut random);
         if !cut(&disk.at) {
             println!("skipped: this kernel cannot cut the power of ext4");
             return;
         }
-        run.kill();
+        run.map(Running::kill);
         drop(mount);
         mount = disk.mount().expect("the disk mounts again");
-        let after = acknowledged(&home);
-        let lost: Vec<_> = seen.difference(&after).collect();
-        assert!(
-            lost.is_empty(),
-            "round {round}: {} of {} acknowledged rows are gone",
-            lost.len(),
-            seen.len()
-        );
-        println!("round {round}: {} acknowledged, {} there", seen.len(), after.len());
-        before = after;
+        promised.holds(&home, round);
+        rebuilt += u32::from(home.moved_aside() > 0);
+        if round % 50 == 49 {
+            println!("{} cuts, {} operations, {:?}", round + 1, promised.operations, began.elapsed());
+        }
     }
-    let written = before.len();
-    let ran = home.forebay(&["run", "--json", "-v", &input, "--set", "limits.min_free_mb=0"]).exits(1);
-    let report = ran.report();
-    assert_eq!(report.n("embedded"), (CHUNKS - written) as u64, "{ran}");
-    assert_eq!(report.n("dead"), 2);
-    home.holds(CHUNKS as u64);
-    let ids =
-        |letters: &[serde_json::Value]| letters.iter().map(|letter| letter["id"].clone()).collect::<Vec<_>>();
-    assert_eq!(ids(&home.letters()), ids(&letters), "the letters are the same, and no chunk is suspected");
+    println!(
+        "{cuts} cuts, {} operations acknowledged and kept, {rebuilt} rounds with a queue rebuilt",
+        promised.operations
+    );
+    let last = home.forebay(&["run", "--json", &input, "--set", "limits.min_free_mb=0"]);
+    let enqueued = (0..cuts).filter(|round| round % 4 == 1).count() as u64 * 20;
+    assert!(matches!(last.code, Some(0 | 1)), "{last}");
+    home.holds(chunks + enqueued);
+    promised.letters(&home, cuts);
     drop(mount);
 }
 

@@ -51,6 +51,11 @@ pub(super) fn start(verbose: u8) {
     // What a panic says may quote a document; where it was is enough for a report.
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        if place.contains("/sled-") {
+            // A damaged store: caught, and the queue is made again.
+            tracing::info!(place, "the queue's store gave up");
+            return;
+        }
         tracing::error!(place, "a panic was caught; please report it");
     }));
 }

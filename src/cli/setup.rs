@@ -168,7 +168,8 @@ fn run_settings(config: &Config) -> RunSettings {
 
 /// Refuses to make a data folder where only one that exists makes sense.
 pub(super) fn exists(dir: &Path) -> Result<(), String> {
-    if dir.join("witness").exists() {
+    // Any of its parts may be the one that was lost.
+    if ["witness", "ledger.db", "dead-letters.jsonl", "queue"].iter().any(|name| dir.join(name).exists()) {
         return Ok(());
     }
     Err(format!(

@@ -3,6 +3,7 @@
 //! Order: lock, witness, ledger, journal, queue. The queue catches up from the journal; a queue that is gone
 //! or damaged is moved aside and made anew from the journal (dead letters) and the sources (pending work).
 
+mod files;
 mod lock;
 mod private;
 mod retire;
@@ -48,7 +49,7 @@ pub enum FolderError {
         pid: String,
     },
     /// A file of it cannot be used.
-    #[error("{path} is damaged: {what}; see `forebay rebuild --help`")]
+    #[error("{path} is damaged: {what}")]
     Damaged {
         /// The file.
         path: String,
@@ -145,6 +146,7 @@ impl Folder {
         new_ledger: bool,
     ) -> Result<Self, FolderError> {
         private::make(dir)?;
+        files::check(dir)?;
         let lock = Lock::take(dir)?;
         spool::sweep(dir);
         let ledger_path = dir.join("ledger.db");
@@ -163,11 +165,16 @@ impl Folder {
         let ledger = Ledger::open(&ledger_path)?;
         restrict(&ledger_path);
         // The ledger knows the id too: a lost witness must not turn our own vectors into those of another store.
-        let noted = ledger.store(&witness.store.to_string())?;
-        if !had_witness {
-            witness.store = noted.parse().unwrap_or(witness.store);
+        let noted = ledger.noted()?;
+        if had_witness {
+            files::belong(dir, &witness, &noted, new_ledger)?;
+        } else {
+            witness.store = noted.store.and_then(|store| store.parse().ok()).unwrap_or(witness.store);
             witness.write(dir)?;
         }
+        // Before the witness counts this open: the ledger is never behind it, unless it was rolled back.
+        let opens = noted.generation.unwrap_or(0).max(witness.generation) + 1;
+        ledger.note(&witness.store.to_string(), opens)?;
         let expect = Expect {
             store: witness.store.as_u128(),
             generation: witness.generation,

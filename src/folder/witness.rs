@@ -37,11 +37,14 @@ impl Witness {
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            // Not text: it is damaged like any other that is not ours.
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => String::new(),
             Err(error) => return Err(FolderError::io(&path, error)),
         };
         let witness: Self = serde_json::from_str(&text).map_err(|_| FolderError::Damaged {
             path: path.display().to_string(),
-            what: "it is not a witness file".into(),
+            what: "it is not a witness file; move it aside and run again: it is made again from ledger.db"
+                .into(),
         })?;
         if witness.format > FORMAT {
             let (found, known) = (witness.format, FORMAT);

@@ -38,6 +38,12 @@ pub enum LedgerError {
         /// Ours.
         known: i64,
     },
+    /// Its pages or rows are not whole.
+    #[error("{path} is damaged; move it aside and type `forebay rebuild`: it is made again from the sink")]
+    Damaged {
+        /// The file.
+        path: String,
+    },
     /// Anything else SQLite says; messages of SQLite quote no stored text.
     #[error("{path}: {error}; if the file is damaged, move it aside and run `forebay rebuild`")]
     Sqlite {
@@ -69,6 +75,17 @@ pub struct Written {
     pub run: String,
     /// When, RFC 3339 UTC.
     pub embedded_at: String,
+}
+
+/// What the ledger knows of its data folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// Id of the data folder.
+    pub store: Option<String>,
+    /// Opens so far; `None` in one that is new, or that an older version made.
+    pub generation: Option<u64>,
+    /// Whether nothing at all stands in it.
+    pub is_empty: bool,
 }
 
 /// The ledger.
@@ -152,16 +169,29 @@ impl Ledger {
         }
     }
 
-    /// The id of the data folder, as it was first noted here; notes `store` when there is none yet.
+    /// What was noted of the data folder at earlier opens.
     ///
     /// # Errors
     /// See [`LedgerError`].
-    pub fn store(&self, store: &str) -> Result<String, LedgerError> {
-        let work = |writer: &Connection| -> rusqlite::Result<String> {
-            writer.execute("INSERT OR IGNORE INTO meta(key, value) VALUES ('store', ?1)", [store])?;
-            writer.query_row("SELECT value FROM meta WHERE key = 'store'", [], |row| row.get(0))
-        };
-        work(&self.writer()).map_err(|e| self.wrap(e))
+    pub fn noted(&self) -> Result<Noted, LedgerError> {
+        let sql = "SELECT (SELECT value FROM meta WHERE key = 'store'),
+                   (SELECT value FROM meta WHERE key = 'generation'),
+                   NOT EXISTS (SELECT 1 FROM chunks) AND NOT EXISTS (SELECT 1 FROM sources)";
+        let noted = self.reader().query_row(sql, [], |row| {
+            let (store, generation): (Option<String>, Option<String>) = (row.get(0)?, row.get(1)?);
+            let generation = generation.and_then(|text| text.parse().ok());
+            Ok(Noted { is_empty: store.is_none() && row.get(2)?, store, generation })
+        });
+        noted.map_err(|e| self.wrap(e))
+    }
+
+    /// Notes the id of the data folder and that it is opened for the `generation`th time. Durable on return.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn note(&self, store: &str, generation: u64) -> Result<(), LedgerError> {
+        let sql = "INSERT OR REPLACE INTO meta(key, value) VALUES ('store', ?1), ('generation', ?2)";
+        self.writer().execute(sql, params![store, generation.to_string()]).map(drop).map_err(|e| self.wrap(e))
     }
 
     /// Records what the sink has confirmed, with the dead letters this resolves. Durable on return.

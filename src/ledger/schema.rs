@@ -42,9 +42,27 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
 /// What format 2 adds: when a spooled input was dropped, because all of it had been done.
 const FROM_1: &str = "ALTER TABLE sources ADD COLUMN dropped_at TEXT;";
 
+/// A file up to this is looked through at each open, about a tenth of a second; of a larger one SQLite itself notices
+/// what it comes across.
+const LOOKED_THROUGH_BYTES: u64 = 32 * 1024 * 1024;
+
+/// Refuses a small file whose pages or rows are not whole.
+fn look_through(path: &Path, connection: &Connection) -> Result<(), LedgerError> {
+    if std::fs::metadata(path).is_ok_and(|meta| meta.len() > LOOKED_THROUGH_BYTES) {
+        return Ok(());
+    }
+    let said: String =
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|e| wrap(path, e))?;
+    match said.as_str() {
+        "ok" => Ok(()),
+        _ => Err(LedgerError::Damaged { path: path.display().to_string() }),
+    }
+}
+
 /// Creates the tables, or brings an older format up to ours; refuses a newer one.
 pub(super) fn migrate(path: &Path, connection: &Connection) -> Result<(), LedgerError> {
     let wrap = |error| wrap(path, error);
+    look_through(path, connection)?;
     let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(wrap)?;
     if found > FORMAT {
         return Err(LedgerError::Newer { path: path.display().to_string(), found, known: FORMAT });

@@ -33,7 +33,7 @@ pub fn ledger_from_sink(folder: &Folder, sink: &dyn Sink) -> Result<Rebuilt, Str
     folder.ledger.clear_chunks().map_err(text)?;
     let mut rows = Vec::new();
     let record = |rows: &mut Vec<Written>| folder.ledger.commit(rows, &[]).map(|()| rows.clear());
-    sink.scan(Some(&folder.store), &mut |row| {
+    let mut each = |row: crate::sink::Stored| {
         rebuilt.ledger_rows += 1;
         rows.push(Written {
             key: row.key,
@@ -50,8 +50,11 @@ pub fn ledger_from_sink(folder: &Folder, sink: &dyn Sink) -> Result<Rebuilt, Str
             record(&mut rows).map_err(|error| SinkError::Unusable(error.to_string()))?;
         }
         Ok(())
-    })
-    .map_err(|error| error.to_string())?;
+    };
+    // A sink that was lost holds nothing; the next run makes a new one.
+    if !sink.is_absent() {
+        sink.scan(Some(&folder.store), &mut each).map_err(|error| error.to_string())?;
+    }
     record(&mut rows).map_err(text)?;
     rebuilt.forgotten = rebuilt.forgotten.saturating_sub(rebuilt.ledger_rows);
     rebuilt.sources = folder.ledger.read_all_again().map_err(text)?;

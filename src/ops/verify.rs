@@ -73,8 +73,9 @@ pub fn same_sink(folder: &Folder, sink: &dyn Sink) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "the sink lacks {}, which the ledger recorded last: it was deleted, replaced or restored from an older copy. \
-         Put it back, or type `forebay rebuild` (the ledger is made from what the sink holds now) and `forebay run`",
+        "{} lacks {}, which the ledger recorded last: it was deleted, replaced or restored from an older copy. Put it \
+         back, or type `forebay rebuild` (the ledger is made from what the sink holds now) and `forebay run`",
+        sink.place(),
         latest.key
     ))
 }

@@ -87,6 +87,16 @@ pub trait Sink: Send + Sync {
     /// Name of the kind, for messages and metrics.
     fn kind(&self) -> &'static str;
 
+    /// Where it is, for messages.
+    fn place(&self) -> String {
+        format!("the sink `{}`", self.kind())
+    }
+
+    /// Whether there is nothing there at all, not even an empty store.
+    fn is_absent(&self) -> bool {
+        false
+    }
+
     /// Whether rows can be found again: not so for one that only counts them.
     fn keeps_rows(&self) -> bool {
         true

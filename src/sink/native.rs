@@ -28,7 +28,10 @@ pub fn fault(path: &Path, doing: &str, error: rusqlite::Error) -> SinkError {
             if space(path).is_err_and(|error| is_full(&error)) {
                 unavailable(Class::DiskFull, "no space is left on the disk")
             } else {
-                unavailable(Class::SinkUnavailable, "the file could not be read or written")
+                unavailable(
+                    Class::SinkUnavailable,
+                    "the file, or its -wal or -shm, could not be read or written (`forebay rebuild` helps when it is lost)",
+                )
             }
         }
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::OutOfMemory) => {

@@ -168,7 +168,7 @@ impl Sqlite {
         }
         if self.path.is_dir() {
             return Err(SinkError::Unusable(format!(
-                "{} is a folder; set sink.path to a file",
+                "{} is a folder; move it aside, or set sink.path to a file",
                 self.path.display()
             )));
         }
@@ -247,6 +247,14 @@ fn now() -> String {
 impl Sink for Sqlite {
     fn kind(&self) -> &'static str {
         "sqlite"
+    }
+
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn is_absent(&self) -> bool {
+        !self.path.exists()
     }
 
     fn preflight(

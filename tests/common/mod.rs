@@ -101,8 +101,14 @@ impl Home {
 
     /// `dlq list --json`, closed letters too.
     pub fn letters(&self) -> Vec<Value> {
-        let ran = self.forebay(&["dlq", "list", "--json", "--closed", "--limit", "1000"]).exits(0);
+        let ran = self.forebay(&["dlq", "list", "--json", "--closed", "--limit", "100000"]).exits(0);
         ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Queues that were found damaged and moved aside.
+    pub fn moved_aside(&self) -> usize {
+        let entries = std::fs::read_dir(self.data("")).into_iter().flatten().flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("queue.damaged-")).count()
     }
 
     /// Rows of the ledger; 0 while there is none.
@@ -216,8 +222,11 @@ impl Running {
     }
 
     /// `kill -9`, and waits for its end.
-    pub fn kill(self) -> Ran {
-        self.signal(libc::SIGKILL);
+    pub fn kill(mut self) -> Ran {
+        // One that came to its end before is told by its exit code.
+        if !self.ended() {
+            self.signal(libc::SIGKILL);
+        }
         self.wait()
     }
 }
@@ -304,6 +313,11 @@ impl Report {
     pub fn outcome(&self) -> &str {
         self.0["outcome"].as_str().unwrap()
     }
+}
+
+/// A number set in the environment: the long form of a test.
+pub fn number_set(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
 /// Tries until there is an answer.
