@@ -95,7 +95,9 @@ pub(super) fn folder_to_rebuild(config: &Config) -> Result<Folder, String> {
 }
 
 pub(super) fn open_folder(config: &Config) -> Result<Folder, FolderError> {
-    Folder::open(&config.data.dir, &config.queue, config.retry.cap_ms)
+    let folder = Folder::open(&config.data.dir, &config.queue, config.retry.cap_ms)?;
+    folder.queue.quarantine_after(config.dlq.max_redrives);
+    Ok(folder)
 }
 
 /// Opens the sink; nothing is touched before its preflight.
