@@ -312,7 +312,12 @@ impl Intake {
                 tally.skipped.add(1);
                 return Ok(known_as);
             }
-            Some(_) => {
+            // What it was redriven as is on its way, and counted as that.
+            Some(LetterState::Redriven) => {
+                tally.duplicates.add(1);
+                return Ok(known_as);
+            }
+            Some(LetterState::Open | LetterState::Quarantined) => {
                 tally.dead.add(1);
                 return Ok(known_as);
             }
