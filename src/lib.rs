@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod ops;
 pub mod pipeline;
 pub mod queue;
+pub mod repair;
 pub mod sink;
 pub mod source;
 

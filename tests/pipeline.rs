@@ -12,7 +12,7 @@ use forebay::{
     ledger::Written,
     ops::{
         Context,
-        command::{Command, execute},
+        command::{Command, How, execute},
     },
     pipeline::{Line, report::Outcome},
     queue::{
@@ -84,7 +84,12 @@ fn verb(folder: &forebay::folder::Folder, line: Option<&Line>, command: &Command
 }
 
 fn redrive_all() -> Command {
-    Command::DlqRedrive { filter: Filter::default(), dry_run: false, who: "test".into() }
+    Command::DlqRedrive { filter: Filter::default(), dry_run: false, who: "test".into(), how: How::default() }
+}
+
+fn approve_all() -> Command {
+    let how = How { approve: true, ..How::default() };
+    Command::DlqRedrive { filter: Filter::default(), dry_run: false, who: "test".into(), how }
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -296,25 +301,23 @@ fn a_redrive_between_runs_resolves_the_letter_once_its_chunk_is_written() {
     rig.settings.retry.max_attempts = 1;
     fill(&rig, &texts(5, Poison::Flaky, &[2]));
     assert_eq!(rig.run(NONE).dead, 1);
-    let redrive = |rig: &Rig| {
-        let answer = verb(&rig.folder(), None, &redrive_all());
+    let redrive = |rig: &Rig, command: &Command| {
+        let answer = verb(&rig.folder(), None, command);
         assert_eq!(answer["redriven"], 1, "{answer}");
-        assert_eq!(
-            verb(&rig.folder(), None, &redrive_all())["redriven"],
-            0,
-            "a second redrive finds nothing"
-        );
+        assert_eq!(verb(&rig.folder(), None, command)["redriven"], 0, "a second redrive finds nothing");
     };
-    redrive(&rig);
+    redrive(&rig, &redrive_all());
     assert_eq!(rig.run(NONE).dead, 1, "it fails a second time");
     let again = letters(&rig).remove(0);
-    assert_eq!((again.state, again.attempts, again.redrives), (State::Open, 2, 1));
-    redrive(&rig);
+    assert_eq!((again.state, again.attempts, again.redrives), (State::Quarantined, 2, 1));
+    let answer = verb(&rig.folder(), None, &redrive_all());
+    assert_eq!((&answer["redriven"], &answer["staying"][0]["reason"]), (&0.into(), &"needs_approval".into()));
+    redrive(&rig, &approve_all());
     let report = rig.run(NONE);
     assert_eq!((report.chunks, report.outcome), (1, Outcome::Complete));
     let done = letters(&rig);
     assert_eq!(done.len(), 1, "one letter a key, whatever happened to it");
-    assert_eq!((done[0].state, done[0].resolved_how.as_deref()), (State::Resolved, Some("as_is")));
+    assert_eq!((done[0].state, done[0].resolved_how.as_deref()), (State::Resolved, Some("approved")));
     assert_eq!(written(&rig).len(), 5);
 }
 
@@ -459,7 +462,8 @@ fn a_crash_between_journal_and_queue_keeps_the_letter_and_not_the_chunk() {
         bury_one(&rig, queue);
     });
     assert_eq!(rig.folder().queue.depth().pending, 0);
-    assert!(letters(&rig).iter().all(|letter| letter.state == State::Open));
+    let states: Vec<State> = letters(&rig).iter().map(|letter| letter.state).collect();
+    assert_eq!(states, [State::Quarantined, State::Open], "the redriven one failed the same way");
 }
 
 #[test]

@@ -475,7 +475,7 @@ fn the_letter_of_a_newer_version_survives_the_older_one() {
         pair.step(&op);
     }
     let (lease, chunk, _) = pair.take(0).unwrap();
-    assert_eq!(pair.queue().resolves(&lease, &chunk).unwrap(), []);
+    assert_eq!(pair.queue().resolves(&[(&lease, &chunk)]).unwrap(), []);
     assert_eq!(pair.queue().bury(vec![(Some(lease), burial(&chunk))]).unwrap(), [None]);
     assert!(pair.letter(1).is_some());
 }

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    Exit, Shared, letters,
+    Exit, Shared, letters, redrive,
     session::Session,
     setup,
+    totals::Totals,
     transfer::{self, Target},
 };
 use crate::{
@@ -41,21 +42,9 @@ pub(super) enum Verb {
     /// Per class: open letters, worst attempts, oldest
     #[command(after_help = "Example:\n  forebay dlq stats")]
     Stats,
-    /// Send letters back into the queue; the next run embeds them
-    #[command(
-        after_help = "Examples:\n  forebay dlq redrive --all --dry-run\n  forebay dlq redrive --class \
-sink_unavailable"
-    )]
-    Redrive {
-        #[command(flatten)]
-        which: Which,
-        /// All of them
-        #[arg(long)]
-        all: bool,
-        /// Only say what would happen
-        #[arg(long)]
-        dry_run: bool,
-    },
+    /// Send letters back into the queue, repaired or as they are; the next run embeds them
+    #[command(after_help = redrive::EXAMPLES)]
+    Redrive(redrive::Arguments),
     /// Give letters up, with a reason
     #[command(
         after_help = "Example:\n  forebay dlq discard --class blank_text --reason \"empty on purpose\""
@@ -69,6 +58,9 @@ sink_unavailable"
         /// Why
         #[arg(long)]
         reason: String,
+        /// As many at most, the oldest
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        limit: Option<u64>,
     },
     /// Remove closed letters for good: entry, text and history, from every file of the data folder
     #[command(
@@ -178,7 +170,7 @@ impl Filters {
 }
 
 impl Which {
-    fn filter(self) -> Filter {
+    pub(super) fn filter(self) -> Filter {
         Filter { ids: self.ids, ..self.filters.filter() }
     }
 
@@ -217,7 +209,7 @@ pub(super) fn who() -> String {
 }
 
 /// A verb that changes letters must be told which.
-fn chosen(which: &Which, all: bool, also: &str) -> Result<(), String> {
+pub(super) fn chosen(which: &Which, all: bool, also: &str) -> Result<(), String> {
     if which.is_empty() && !all {
         return Err(format!(
             "which letters? Give ids, --class, --stage, --doc, --older-than, --state{also}, or --all"
@@ -236,15 +228,11 @@ pub(super) fn dlq(shared: &Shared, verb: Verb) -> Result<Exit, String> {
         }
         Verb::Show { id } => letters::object(&session()?.ask(&Command::DlqShow { id })?, json),
         Verb::Stats => letters::stats(&session()?.ask(&Command::DlqStats)?, json),
-        Verb::Redrive { which, all, dry_run } => {
+        Verb::Redrive(arguments) => return redrive::redrive(&config, arguments, json),
+        Verb::Discard { which, all, reason, limit } => {
             chosen(&which, all, "")?;
-            let command = Command::DlqRedrive { filter: which.filter(), dry_run, who: who() };
-            letters::object(&changed(&mut session()?, command)?, json);
-        }
-        Verb::Discard { which, all, reason } => {
-            chosen(&which, all, "")?;
-            let command = Command::DlqDiscard { filter: which.filter(), reason, who: who() };
-            letters::object(&changed(&mut session()?, command)?, json);
+            let command = Command::DlqDiscard { filter: which.filter(), reason, who: who(), limit: None };
+            letters::object(&changed(&mut session()?, command, limit)?, json);
         }
         Verb::Purge { which, resolved, discarded, all, force } => {
             chosen(&which, all || resolved || discarded, ", --resolved, --discarded")?;
@@ -252,7 +240,7 @@ pub(super) fn dlq(shared: &Shared, verb: Verb) -> Result<Exit, String> {
             let states = purgeable(&filter, resolved, discarded, force)?;
             let command = Command::DlqPurge { filter: Filter { states, ..filter }, who: who() };
             let mut session = session()?;
-            let answer = changed(&mut session, command)?;
+            let answer = changed(&mut session, command, None)?;
             session.ask(&Command::Scrub)?;
             letters::object(&answer, json);
             if session.end_purged()? {
@@ -301,35 +289,30 @@ fn purgeable(filter: &Filter, resolved: bool, discarded: bool, force: bool) -> R
     Ok(states)
 }
 
-/// Carries out a verb that changes letters, to its last page; gives the answers as one.
-fn changed(session: &mut Session<'_>, command: Command) -> Result<Value, String> {
-    let by_id = matches!(&command, Command::DlqRedrive { filter, .. } | Command::DlqDiscard { filter, .. }
-        | Command::DlqPurge { filter, .. } if !filter.ids.is_empty());
+/// Carries out a verb that changes letters, to its last page or to as many as `limit`; gives the answers as one.
+fn changed(session: &mut Session<'_>, mut command: Command, limit: Option<u64>) -> Result<Value, String> {
+    let by_id = command.filter_mut().is_some_and(|filter| !filter.ids.is_empty());
     let purge = matches!(command, Command::DlqPurge { .. });
-    let mut all = json!({});
-    session.ask_pages(command, &mut |answer| {
-        for (field, value) in answer.as_object().into_iter().flatten().filter(|(field, _)| *field != "next") {
-            let sum = match (&all[field], value) {
-                (Value::Number(so_far), Value::Number(more)) => {
-                    json!(so_far.as_u64().unwrap_or(0) + more.as_u64().unwrap_or(0))
-                }
-                (Value::Array(so_far), Value::Array(more)) => json!([so_far.as_slice(), more].concat()),
-                _ => value.clone(),
-            };
-            all[field] = sum;
+    let mut all = Totals::default();
+    loop {
+        if let (Command::DlqDiscard { limit: page, .. }, Some(limit)) = (&mut command, limit) {
+            *page = usize::try_from(limit.saturating_sub(all.touched())).ok();
         }
-        Ok(())
-    })?;
-    let touched =
-        ["redriven", "superseded", "discarded", "purged"].iter().any(|field| all[field].as_u64() > Some(0));
-    let staying = all["staying"].as_array().is_some_and(|letters| !letters.is_empty());
+        let next = all.add(session.ask(&command)?);
+        match (command.filter_mut(), next) {
+            (Some(filter), Some(next)) if limit.is_none_or(|limit| all.touched() < limit) => {
+                filter.after = Some(next);
+            }
+            _ => break,
+        }
+    }
     // Ids that mean no letter are a mistake, not a success.
-    match by_id && !touched && !staying {
+    match by_id && all.touched() == 0 {
         true if purge => {
             Err("no closed dead letter has such an id; open ones are purged with --force only".into())
         }
         true => Err("no open dead letter has such an id; see `forebay dlq list`".into()),
-        false => Ok(all),
+        false => Ok(all.answer),
     }
 }
 

@@ -14,6 +14,8 @@ mod letters;
 mod log;
 mod model;
 mod progress;
+mod redrive;
+mod repair_with;
 mod run;
 mod search;
 mod session;
@@ -21,6 +23,7 @@ mod setup;
 mod status;
 mod stdin;
 mod tick;
+mod totals;
 mod transfer;
 mod verify;
 

@@ -1,17 +1,22 @@
 //! The verbs that work beside a run: carried out by the process that holds the folder, or here. One that has several
 //! steps asks one process, as long as that lives.
 
-use std::time::{Duration, Instant};
+use std::{
+    cell::OnceCell,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use serde_json::Value;
 
 use super::setup;
 use crate::{
     config::Config,
+    embed::{self, Embed},
     folder::{Folder, FolderError},
     ops::{
         Context,
-        command::{Command, execute},
+        command::{Command, execute_with},
         control,
         forget::{self, Reading},
         verify::same_sink,
@@ -22,13 +27,15 @@ use crate::{
 pub(super) struct Session<'a> {
     config: &'a Config,
     folder: Option<Folder>,
+    /// Loaded when a letter cannot be looked at without it.
+    model: OnceCell<Option<Arc<dyn Embed>>>,
 }
 
 impl<'a> Session<'a> {
     /// Refuses to make a data folder.
     pub(super) fn new(config: &'a Config) -> Result<Self, String> {
         setup::exists(&config.data.dir)?;
-        Ok(Self { config, folder: None })
+        Ok(Self { config, folder: None, model: OnceCell::new() })
     }
 
     /// Carries a verb out.
@@ -59,7 +66,17 @@ impl<'a> Session<'a> {
             let forgotten = forget::forget(folder, sink.as_ref(), reading, docs, who)?;
             return serde_json::to_value(forgotten).map_err(|error| error.to_string());
         }
-        execute(Context { folder, line: None, source, line_bytes }, command)
+        let model = || {
+            let load =
+                || embed::open(&self.config.model).map_err(|why| tracing::info!(%why, "no model")).ok();
+            self.model.get_or_init(load).clone()
+        };
+        execute_with(Context { folder, line: None, source, line_bytes }, command, &model)
+    }
+
+    /// Whether verbs are carried out here, because no other process holds the folder.
+    pub(super) fn is_own(&self) -> bool {
+        self.folder.is_some()
     }
 
     /// Carries out a verb page by page, as often as there is more; gives each answer to `each`.

@@ -108,7 +108,9 @@ pub(super) fn folder_to_rebuild(config: &Config) -> Result<Folder, String> {
 
 pub(super) fn open_folder(config: &Config) -> Result<Folder, FolderError> {
     keep_private();
-    Folder::open(&config.data.dir, &config.queue, config.retry.cap_ms)
+    let folder = Folder::open(&config.data.dir, &config.queue, config.retry.cap_ms)?;
+    folder.queue.quarantine_after(config.dlq.max_redrives);
+    Ok(folder)
 }
 
 /// From here on, whatever is made is its owner's alone: the files of sled and of SQLite, the socket, what is exported.

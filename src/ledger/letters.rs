@@ -18,6 +18,15 @@ CREATE TABLE letters(
 CREATE TABLE audit(
   letter TEXT NOT NULL REFERENCES letters(id), step INTEGER NOT NULL, at TEXT NOT NULL, what TEXT NOT NULL,
   who TEXT NOT NULL, why TEXT, PRIMARY KEY (letter, step));
+-- One row a letter that somebody still has to see to, or whose vector was written since: one that was given up, or
+-- made way for a newer text, has no vector of its own. Times are as SQLite's datetime() gives them, to compare with it.
+CREATE VIEW embedding_dlq AS SELECT id,
+  json_object('doc_id', doc_id, 'chunk_index', chunk_index, 'text', text) AS payload, attempts,
+  message AS last_error, class AS error_class,
+  strftime('%Y-%m-%d %H:%M:%f', first_failed_at) AS first_failed_at,
+  strftime('%Y-%m-%d %H:%M:%f', last_failed_at) AS last_failed_at,
+  strftime('%Y-%m-%d %H:%M:%f', resolved_at) AS resolved_at
+  FROM letters WHERE state <> 'discarded' AND (state <> 'resolved' OR resolved_how <> 'superseded');
 CREATE INDEX letters_class ON letters(class, state);
 CREATE INDEX letters_doc ON letters(doc_id, chunk_index);
 PRAGMA user_version = 1;

@@ -5,6 +5,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{Context, document, export, forget, import, purge, redrive, status};
+pub use super::{
+    diagnose::ModelOf,
+    redrive::{Given, How},
+};
 use crate::{
     pipeline::enqueue,
     queue::{
@@ -81,6 +85,9 @@ pub enum Command {
         dry_run: bool,
         /// By whom.
         who: String,
+        /// How.
+        #[serde(default)]
+        how: How,
     },
     /// Give letters up; a page.
     DlqDiscard {
@@ -90,6 +97,9 @@ pub enum Command {
         reason: String,
         /// By whom.
         who: String,
+        /// Letters on the page at most.
+        #[serde(default)]
+        limit: Option<usize>,
     },
 }
 
@@ -119,6 +129,14 @@ impl Command {
 /// # Errors
 /// A sentence for the user.
 pub fn execute(context: Context<'_>, command: &Command) -> Result<Value, String> {
+    execute_with(context, command, &|| None)
+}
+
+/// As [`execute`]; `model` loads the model of the settings where no run has one, for verbs that cannot do without.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn execute_with(context: Context<'_>, command: &Command, model: ModelOf<'_>) -> Result<Value, String> {
     let queue = &context.folder.queue;
     let text = |error: crate::queue::QueueError| error.to_string();
     match command {
@@ -141,9 +159,12 @@ pub fn execute(context: Context<'_>, command: &Command) -> Result<Value, String>
                 .map_or_else(|| Err(format!("no dead letter {id}; see `forebay dlq list`")), to_json)
         }
         Command::DlqStats => to_json(&queue.letter_stats().map_err(text)?),
-        Command::DlqRedrive { filter, dry_run, who } => redrive::redrive(context, filter, *dry_run, who),
-        Command::DlqDiscard { filter, reason, who } => {
-            let letters = queue.letters_within(filter, export::PAGE, PAGE_BYTES).map_err(text)?;
+        Command::DlqRedrive { filter, dry_run, who, how } => {
+            redrive::redrive(context, filter, *dry_run, who, how, model)
+        }
+        Command::DlqDiscard { filter, reason, who, limit } => {
+            let page = limit.unwrap_or(export::PAGE).min(export::PAGE);
+            let letters = queue.letters_within(filter, page, PAGE_BYTES).map_err(text)?;
             let ids: Vec<Uuid> = letters.iter().map(|letter| letter.id).collect();
             let discarded = queue.discard_all(&ids, who, reason).map_err(text)?;
             Ok(json!({ "discarded": discarded, "next": ids.last() }))

@@ -144,7 +144,8 @@ fn cannot(path: &Path, error: &std::io::Error) -> String {
 fn row(letter: &DeadLetter) -> Row<'_> {
     let (kind, chunk_index) = match &letter.subject {
         Subject::Chunk(key) => ("chunk", Some(key.chunk_index)),
-        Subject::Record { .. } => ("record", None),
+        // What it came back as, once it could be read.
+        Subject::Record { .. } => ("record", letter.sent.as_ref().map(|sent| sent.key.chunk_index)),
     };
     let (text, meta, raw, raw_bytes) = match &letter.payload {
         Payload::Chunk { text, meta, .. } => (Some(text.as_str()), meta.as_deref(), None, None),
@@ -158,7 +159,7 @@ fn row(letter: &DeadLetter) -> Row<'_> {
     Row {
         id: letter.id.to_string(),
         kind,
-        doc_id: letter.doc_id.as_deref(),
+        doc_id: letter.doc_id.as_deref().or_else(|| Some(&*letter.sent.as_ref()?.key.doc_id)),
         chunk_index,
         chunk_id: letter.chunk_id.map(|id| id.to_string()),
         identity: letter.identity.as_deref(),

@@ -3,6 +3,7 @@
 
 pub mod command;
 pub mod control;
+mod diagnose;
 pub mod document;
 pub mod export;
 pub mod forget;

@@ -1,25 +1,69 @@
-//! Sending letters back: each is diagnosed first, and one that would fail again the same way is left open.
+//! Sending letters back: each is diagnosed first, and one that would fail again the same way is left where it is.
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
-use super::{Context, export::PAGE, reference};
+use super::{
+    Context,
+    diagnose::{Diagnosis, Doctor, Mended, ModelOf, Reason},
+    export::PAGE,
+    reference,
+};
 use crate::{
-    chunk::{Chunk, ChunkKey, Digest},
+    chunk::Digest,
     queue::{
-        dead::{DeadLetter, Payload, State},
+        dead::{DeadLetter, State},
         dlq::{Filter, PAGE_BYTES},
+        redrive::{Back, SentBack},
     },
-    source::{self, Item},
+    repair::Repair,
 };
 
-/// What would become of a letter.
-enum Diagnosis {
-    /// Back into the queue as this.
-    Chunk(Box<Chunk>),
-    /// Left alone, because.
-    Stays(String),
-    /// A newer text of its key is written or pending.
-    Superseded,
+/// How letters are sent back.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct How {
+    /// Quarantined ones, too.
+    pub approve: bool,
+    /// With these repairs.
+    pub repairs: Vec<Repair>,
+    /// Also those that were to be embedded under another identity.
+    pub any_identity: bool,
+    /// The identity of the settings, as stored; the run's own counts when there is one.
+    pub identity: Option<String>,
+    /// What a user's command made of letters.
+    pub given: Vec<Given>,
+    /// Letters on the page at most.
+    pub limit: Option<usize>,
+    /// Whether the answer names what was sent.
+    pub named: bool,
+}
+
+/// What a user's command made of a letter.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Given {
+    /// Which letter.
+    pub id: Uuid,
+    /// The chunk id it had then: a newer text is not overwritten.
+    pub chunk_id: Option<Digest>,
+    /// The text to embed.
+    pub text: String,
+    /// Metadata as JSON text; `None`: as it was.
+    pub meta: Option<String>,
+    /// For a record that could not be read: its document.
+    pub doc_id: Option<String>,
+    /// The same: its place, when it is a chunk and not a document.
+    pub chunk_index: Option<u64>,
+}
+
+/// What a page adds up to.
+#[derive(Default)]
+struct Page {
+    back: Vec<Back>,
+    closed: Vec<(Uuid, String)>,
+    staying: Vec<Value>,
+    letters: Vec<Value>,
 }
 
 /// Redrives a page of what `filter` keeps, oldest first, with one fsync.
@@ -31,102 +75,90 @@ pub(super) fn redrive(
     filter: &Filter,
     dry_run: bool,
     who: &str,
+    how: &How,
+    model: ModelOf<'_>,
 ) -> Result<Value, String> {
     let queue = &context.folder.queue;
     let text = |error: crate::queue::QueueError| error.to_string();
-    let (mut back, mut superseded, mut staying) = (Vec::new(), Vec::new(), Vec::new());
-    let letters = queue.letters_within(filter, PAGE, PAGE_BYTES).map_err(text)?;
+    let limit = how.limit.unwrap_or(PAGE).clamp(1, PAGE);
+    let letters = queue.letters_within(filter, limit, PAGE_BYTES).map_err(text)?;
     let next = letters.last().map(|letter| letter.id);
+    let (doctor, mut page) = (Doctor { context, how, model }, Page::default());
     for (letter, filled) in reference::fill(context, letters)? {
-        if letter.state != State::Open {
-            continue;
-        }
-        if let Err(why) = filled {
-            staying.push(json!({ "id": letter.id, "class": letter.class, "why": why }));
-            continue;
-        }
-        match diagnose(context, &letter)? {
-            Diagnosis::Stays(why) => {
-                staying.push(json!({ "id": letter.id, "class": letter.class, "why": why }));
-            }
-            Diagnosis::Superseded => superseded.push((letter.id, "superseded".to_owned())),
-            Diagnosis::Chunk(chunk) => back.push((letter.id, *chunk)),
+        if matches!(letter.state, State::Open | State::Quarantined) {
+            let diagnosis = match filled {
+                Ok(()) => doctor.diagnose(&letter)?,
+                Err(why) => Diagnosis::Stays(Reason::CannotHere, why),
+            };
+            page.add(&letter, diagnosis, how.approve);
         }
     }
-    let mut redriven = back.len() as u64;
+    let count = |closed: &[(Uuid, String)], how: &str| closed.iter().filter(|(_, as_)| as_ == how).count();
+    let (superseded, reconciled) = (count(&page.closed, "superseded"), count(&page.closed, "reconciled"));
+    let ways: Vec<(Uuid, &str)> = page.back.iter().map(|back| (back.id, back.how)).collect();
+    let mut sent = SentBack { letters: ways.iter().map(|(id, _)| *id).collect(), chunks: 0 };
     if !dry_run {
-        queue.resolve(&superseded).map_err(text)?;
-        let back = || queue.redrive_all(back, who);
-        redriven = match context.line {
-            Some(line) => line.take_up(back).map_err(text)?,
-            None => back().map_err(text)?,
+        queue.resolve(&page.closed).map_err(text)?;
+        let back = page.back;
+        let send = || {
+            sent = queue.redrive_all(back, who)?;
+            Ok(sent.chunks)
+        };
+        match context.line {
+            Some(line) => line.take_up(send).map_err(text)?,
+            None => send().map_err(text)?,
         };
     }
-    let superseded = superseded.len();
-    Ok(json!({
-        "dry_run": dry_run, "redriven": redriven, "superseded": superseded, "staying": staying, "next": next,
-    }))
-}
-
-fn diagnose(context: Context<'_>, letter: &DeadLetter) -> Result<Diagnosis, String> {
-    if let Some(chunk) = letter.chunk() {
-        return newest(context, letter, chunk);
-    }
-    match &letter.payload {
-        // A file that is one document: its bytes are no record, and they lie in the file.
-        Payload::Raw { .. } if letter.origin.line == 0 => {
-            Ok(Diagnosis::Stays("mend the file and run its folder again; that closes this letter".into()))
-        }
-        Payload::Raw { base64, bytes } => {
-            let raw = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, base64)
-                .map_err(|_| format!("the payload of {} is damaged", letter.id))?;
-            if (raw.len() as u64) < *bytes {
-                let why = "only its first bytes were kept; mend the input and run it again";
-                return Ok(Diagnosis::Stays(why.into()));
-            }
-            decode(context, letter, &raw)
-        }
-        Payload::Chunk { .. } | Payload::Reference { .. } => {
-            Ok(Diagnosis::Stays("its payload does not fit its subject".into()))
-        }
-    }
-}
-
-/// Whether settings that changed meanwhile make the record readable.
-fn decode(context: Context<'_>, letter: &DeadLetter, raw: &[u8]) -> Result<Diagnosis, String> {
-    match source::decode_line(raw, context.source, context.line_bytes) {
-        Item::Record(record) => {
-            let Some(index) = record.chunk_index else {
-                let why = "it can be read now, but must be split: run its source again";
-                return Ok(Diagnosis::Stays(why.into()));
-            };
-            let chunk = Chunk {
-                key: ChunkKey::new(record.doc_id, index),
-                source_hash: Digest::of(record.text.as_bytes()),
-                text: record.text,
-                meta: record.meta,
-                source_id: letter.origin.source_id,
-                ordinal: letter.origin.offset,
-                line: letter.origin.line,
-            };
-            newest(context, letter, chunk)
-        }
-        Item::Unreadable(still) => Ok(Diagnosis::Stays(format!("still {}: {}", still.class, still.message))),
-    }
-}
-
-/// A late redrive never overwrites newer text.
-fn newest(context: Context<'_>, letter: &DeadLetter, chunk: Chunk) -> Result<Diagnosis, String> {
-    let folder = context.folder;
-    if folder.queue.held(&chunk.key, &chunk.id()).is_some() {
-        return Ok(Diagnosis::Stays("a version of it is pending already".into()));
-    }
-    let written = folder.ledger.held(&chunk.key).map_err(|error| error.to_string())?;
-    // Not by the clock: an older version that was on its way may be written after the newer one was buried. A row
-    // rebuilt from the sink has no source.
-    let newer = written.is_some_and(|row| match row.source_id {
-        0 => row.embedded_at > letter.last_failed_at,
-        source => (source, row.ordinal) > (letter.origin.source_id, letter.origin.offset),
+    let went: std::collections::HashSet<Uuid> = sent.letters.iter().copied().collect();
+    let as_ = |how: &str| ways.iter().filter(|(id, way)| *way == how && went.contains(id)).count();
+    let mut answer = json!({
+        "dry_run": dry_run, "redriven": sent.letters.len(), "repaired": as_("repaired"),
+        "approved": as_("approved"), "superseded": superseded, "reconciled": reconciled,
+        "staying": page.staying, "next": next,
     });
-    Ok(if newer { Diagnosis::Superseded } else { Diagnosis::Chunk(Box::new(chunk)) })
+    if dry_run {
+        answer["letters"] = page.letters.into();
+    }
+    if how.named {
+        answer["sent"] = json!(sent.letters);
+    }
+    Ok(answer)
+}
+
+impl Page {
+    fn add(&mut self, letter: &DeadLetter, diagnosis: Diagnosis, approved: bool) {
+        let mut said = json!({
+            "id": letter.id, "class": letter.class, "state": letter.state, "doc_id": letter.doc_id,
+        });
+        match diagnosis {
+            Diagnosis::Stays(reason, why) => {
+                said["would"] = json!("stays");
+                (said["reason"], said["why"]) = (json!(reason), json!(why));
+                self.staying.push(json!({
+                    "id": letter.id, "class": letter.class, "reason": reason, "why": why,
+                }));
+            }
+            Diagnosis::Closed(how) => {
+                said["would"] = json!(how);
+                self.closed.push((letter.id, how.to_owned()));
+            }
+            Diagnosis::Back(Mended { chunks, changes, note, .. }) => {
+                let how = match letter.state {
+                    _ if !changes.is_empty() => "repaired",
+                    State::Quarantined => "approved",
+                    _ => "as_is",
+                };
+                said["would"] = json!(how);
+                said["chunks"] = json!(chunks.len());
+                said["repairs"] =
+                    changes.iter().map(|(name, n)| (name.clone(), json!(n))).collect::<Map<_, _>>().into();
+                if let Some(note) = note {
+                    said["why"] = json!(note);
+                }
+                let repairs = changes.iter().map(|(name, n)| format!("{name} {n}")).collect();
+                self.back.push(Back { id: letter.id, chunks, how, repairs, approved });
+            }
+        }
+        self.letters.push(said);
+    }
 }

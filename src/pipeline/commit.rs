@@ -32,13 +32,11 @@ pub fn commit(line: &Line, items: Vec<Item<Embedding>>) -> Committed {
     let at = now_text();
     let written: Vec<Written> =
         items.iter().zip(&rows).map(|(item, row)| record(line, item, row, &at)).collect();
-    let mut resolves = Vec::new();
-    for item in &items {
-        match line.folder.queue.resolves(&item.lease, &item.chunk) {
-            Ok(resolved) => resolves.extend(resolved),
-            Err(error) => return Committed::Broken(error.to_string()),
-        }
-    }
+    let leases: Vec<_> = items.iter().map(|item| (&item.lease, &item.chunk)).collect();
+    let resolves = match line.folder.queue.resolves(&leases) {
+        Ok(resolves) => resolves,
+        Err(error) => return Committed::Broken(error.to_string()),
+    };
     match line.folder.ledger.commit(&written, &resolves) {
         Ok(()) => {}
         Err(error @ LedgerError::DiskFull { .. }) => {

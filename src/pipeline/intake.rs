@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     chunk::{Chunk, ChunkKey, Digest},
+    embed::Embed,
     error::{Class, Fault},
     folder::free_mb,
     ledger::{RegisteredSource, SourceState},
@@ -76,7 +77,7 @@ const ROOMY: Duration = Duration::from_millis(100);
 impl Intake {
     /// An intake; `adopted` are the chunks found pending.
     pub fn new(line: Arc<Line>, dead: DeadLane, adopted: HashSet<u128>) -> Self {
-        let chunk_tokens = chunk_tokens(&line);
+        let chunk_tokens = chunk_tokens(line.model.as_ref(), &line.settings.source);
         Self { line, dead, adopted, chunk_tokens, roomy_at: None, stop_when_full: false, window_full: false }
     }
 
@@ -239,11 +240,7 @@ impl Intake {
 
     /// Chunk texts of a document; `None` when the tokenizer panicked.
     fn split(&self, text: &str) -> Option<Vec<String>> {
-        let (model, settings) = (&self.line.model, &self.line.settings.source);
-        let measure = |text: &str| model.count(text);
-        let splitter = Splitter::new(self.chunk_tokens, settings.overlap_tokens);
-        let split = || splitter.split(text, &measure).into_iter().map(str::to_owned).collect();
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(split)).ok()
+        split(self.line.model.as_ref(), &self.line.settings.source, self.chunk_tokens, text)
     }
 
     fn is_older(&self, key: &ChunkKey, source_id: i64, ordinal: u64) -> Result<bool, String> {
@@ -323,13 +320,19 @@ impl Intake {
         };
         let subject = Subject::Record { source: file, offset, raw_hash: bad.raw_hash };
         let known_as = subject.short_hash();
-        let standing = self.line.folder.queue.standing(known_as);
+        let standing = self.line.folder.queue.standing_or_mended(known_as);
         match standing.map_err(|error| error.to_string())?.map(|letter| letter.state) {
-            Some(LetterState::Discarded) => {
+            // It was given up, or is written as what it was repaired to.
+            Some(LetterState::Discarded | LetterState::Resolved) => {
                 tally.skipped.add(1);
                 return Ok(known_as);
             }
-            Some(_) => {
+            // What it was redriven as is on its way, and counted as that.
+            Some(LetterState::Redriven) => {
+                tally.duplicates.add(1);
+                return Ok(known_as);
+            }
+            Some(LetterState::Open | LetterState::Quarantined) => {
                 tally.dead.add(1);
                 return Ok(known_as);
             }
@@ -357,14 +360,31 @@ impl Intake {
     }
 }
 
+/// Chunk texts of a document as a run with this model and these settings makes them; `None` when the tokenizer panicked.
+pub fn chunk_texts(model: &dyn Embed, settings: &source::Settings, text: &str) -> Option<Vec<String>> {
+    split(model, settings, chunk_tokens(model, settings), text)
+}
+
+fn split(
+    model: &dyn Embed,
+    settings: &source::Settings,
+    chunk_tokens: usize,
+    text: &str,
+) -> Option<Vec<String>> {
+    let measure = |text: &str| model.count(text);
+    let splitter = Splitter::new(chunk_tokens, settings.overlap_tokens);
+    let split = || splitter.split(text, &measure).into_iter().map(str::to_owned).collect();
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(split)).ok()
+}
+
 /// `source.chunk_tokens`, or `min(512, max length)`, less what the model's template and prefix take.
-fn chunk_tokens(line: &Line) -> usize {
+fn chunk_tokens(model: &dyn Embed, settings: &source::Settings) -> usize {
     let golden = "a";
-    let whole = line.model.tokenize(golden).map_or(2, |tokens| tokens.ids.len());
-    let specials = whole.saturating_sub(line.model.count(golden));
-    let limit = match line.settings.source.chunk_tokens {
-        0 => line.model.max_length().min(512),
-        set => set.min(line.model.max_length()),
+    let whole = model.tokenize(golden).map_or(2, |tokens| tokens.ids.len());
+    let specials = whole.saturating_sub(model.count(golden));
+    let limit = match settings.chunk_tokens {
+        0 => model.max_length().min(512),
+        set => set.min(model.max_length()),
     };
     limit.saturating_sub(specials).max(1)
 }

@@ -14,7 +14,7 @@ mod dead_letter;
 mod embedder;
 pub mod enqueue;
 mod inbox;
-mod intake;
+pub mod intake;
 pub mod line;
 mod reader;
 pub mod register;

@@ -147,34 +147,41 @@ impl Queue {
     }
 
     fn replay(&self, state: &mut State, from: u64) -> Result<usize, QueueError> {
-        let (mut count, mut buried) = (0, HashSet::new());
+        let (mut count, mut buried) = (0, Vec::new());
         let epoch = state.journal.epoch();
         for line in state.journal.lines(from)? {
             let (line, end) = line?;
             self.shared.apply(state)?;
             self.know(state, &line.at, &line.transition, place(end, epoch))?;
-            if !state.window.is_empty()
-                && matches!(line.transition, Transition::Bury { .. } | Transition::FailedAgain { .. })
-            {
-                buried.insert(line.transition.id());
+            match &line.transition {
+                _ if state.window.is_empty() => {}
+                Transition::Bury { letter } => buried.extend(letter.chunk_id.map(|chunk| (letter.id, chunk))),
+                Transition::FailedAgain { id, chunk_id, .. } => {
+                    buried.extend(chunk_id.map(|chunk| (*id, chunk)));
+                }
+                _ => {}
             }
             count += 1;
         }
         self.shared.apply(state)?;
-        for id in buried {
-            self.drop_buried(state, id)?;
+        for (id, chunk) in buried {
+            self.drop_buried(state, id, super::prefix(&chunk))?;
         }
         Ok(count)
     }
 
-    /// A chunk that the journal buried is no longer pending, unless another version of it is.
-    fn drop_buried(&self, state: &mut State, id: Uuid) -> Result<(), QueueError> {
+    /// A chunk that the journal buried is no longer pending, unless another version of it is. One that was redriven may
+    /// have another key than its letter, and another text.
+    fn drop_buried(&self, state: &mut State, id: Uuid, chunk: u128) -> Result<(), QueueError> {
         let open = |letter: &DeadLetter| matches!(letter.state, LetterState::Open | LetterState::Quarantined);
         let Some(letter) = self.letter(id)?.filter(open) else { return Ok(()) };
-        let Some(chunk_id) = letter.chunk_id else { return Ok(()) };
-        let held = state.window.by_key(letter.subject.short_hash());
-        let same = held.filter(|(_, slot)| slot.chunk == super::prefix(&chunk_id)).map(|(seq, _)| seq);
-        same.map(|seq| state.remove(seq));
+        let of_key = state.window.by_key(letter.subject.short_hash()).map(|(seq, _)| seq);
+        let redriven = state.redriven.of(id.as_u128()).iter().copied();
+        let is_it = |seq: &u64| state.window.slot(*seq).is_some_and(|slot| slot.chunk == chunk);
+        let same: Vec<u64> = redriven.chain(of_key).filter(is_it).collect();
+        for seq in same {
+            state.remove(seq);
+        }
         Ok(())
     }
 

@@ -3,7 +3,11 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-pub use super::transition::{Burial, Transition};
+use super::quarantine::Standing;
+pub use super::{
+    burial::Burial,
+    transition::{Newer, Transition},
+};
 use crate::{
     chunk::{Chunk, ChunkKey, Digest},
     error::{Class, Stage},
@@ -164,6 +168,20 @@ pub struct Audit {
     pub why: Option<String>,
 }
 
+/// How a letter was sent back into the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// How it will have been resolved when it is written: `as_is`, `repaired`, `approved`.
+    pub how: String,
+    /// What was mended, and by what.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repairs: Vec<String>,
+    /// As which chunk; the first, when there are several.
+    pub key: ChunkKey,
+    /// As how many.
+    pub chunks: u64,
+}
+
 /// A dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetter {
@@ -203,6 +221,9 @@ pub struct DeadLetter {
     pub resolved_at: Option<String>,
     /// `as_is`, `repaired`, `reconciled`, `approved`, `superseded`; the reason when discarded.
     pub resolved_how: Option<String>,
+    /// How it was sent back last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Sent>,
     /// Where it was read.
     pub origin: Origin,
     /// What it takes to rebuild it.
@@ -215,6 +236,19 @@ impl DeadLetter {
     /// Whether it is about a later record: of this source, or of one registered after it.
     pub fn is_newer_than(&self, source_id: i64, ordinal: u64) -> bool {
         (self.origin.source_id, self.origin.offset) > (source_id, ordinal)
+    }
+
+    /// Whether it is about this text; one that was repaired is still about the text as it was read.
+    pub fn is_about(&self, chunk: &Chunk) -> bool {
+        match &self.payload {
+            Payload::Chunk { source_hash, .. } => *source_hash == chunk.source_hash,
+            _ => self.chunk_id.is_none_or(|id| id == chunk.id()),
+        }
+    }
+
+    /// What it is when its subject fails again.
+    pub fn standing(&self) -> Standing {
+        Standing { state: self.state, class: self.class, redrives: self.redrives }
     }
 
     /// When something last happened to it, RFC 3339 UTC; being taken over from another data folder is nothing.

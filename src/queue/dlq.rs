@@ -1,21 +1,42 @@
-//! The dead-letter queue: bury, redrive, resolve, discard, purge. Journal first, then the tree; many letters with one
+//! The dead-letter queue: bury, resolve, discard, purge. Journal first, then the tree; many letters with one
 //! fsync.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::atomic::Ordering::Relaxed,
+};
 
 use uuid::Uuid;
 
 pub use super::letters::{ClassStats, Counts, Filter, Keep, PAGE_BYTES, Settings};
 use super::{
     Lease, Queue, QueueError, State,
-    dead::{Burial, DeadLetter, State as LetterState, Subject, Transition},
-    entry::{self, Pending, Record},
-    now_text,
-    window::Place,
+    dead::{Burial, DeadLetter, Subject, Transition},
+    entry, now_text,
 };
-use crate::chunk::Chunk;
+
+/// Letters that one call changed.
+#[derive(Default)]
+struct Here {
+    letters: HashMap<Uuid, DeadLetter>,
+    subjects: HashMap<u128, Uuid>,
+}
+
+impl Here {
+    fn insert(&mut self, letter: Option<&DeadLetter>) {
+        if let Some(letter) = letter {
+            self.subjects.insert(letter.subject.short_hash(), letter.id);
+            self.letters.insert(letter.id, letter.clone());
+        }
+    }
+}
 
 impl Queue {
+    /// Sets `dlq.max_redrives`: a letter that fails again after as many redrives needs approval.
+    pub fn quarantine_after(&self, max_redrives: u32) {
+        self.shared.max_redrives.store(max_redrives, Relaxed);
+    }
+
     /// Buries: the journal is durable on return, the tree follows it. Leases given along are spent; a lease
     /// whose key has a newer version pending, or that was cancelled, is spent without a letter. Gives the
     /// letters as they stand now, in order, and `None` for those spent without one.
@@ -30,7 +51,8 @@ impl Queue {
         let mut leases = leases.into_iter();
         {
             let mut state = self.shared.state();
-            let (mut transitions, mut here) = (Vec::new(), HashMap::new());
+            let max_redrives = self.shared.max_redrives.load(Relaxed);
+            let (mut transitions, mut here) = (Vec::new(), Here::default());
             for (lease, burial) in leases.as_slice().iter().zip(burials) {
                 let wanted = lease.as_ref().is_none_or(|lease| {
                     let slot = state.window.slot(lease.seq);
@@ -40,12 +62,8 @@ impl Queue {
                     buried.push(None);
                     continue;
                 }
-                let subject = burial.subject.short_hash();
-                // The same subject may fail twice within one call.
-                let standing = match here.get(&subject) {
-                    Some(letter) => Some(DeadLetter::clone(letter)),
-                    None => self.standing_in(&mut state, subject)?,
-                };
+                let from = lease.as_ref().map_or(0, |lease| lease.record.redriven_from);
+                let standing = self.charged(&mut state, &here, &burial.subject, from)?;
                 if standing
                     .as_ref()
                     .is_some_and(|letter| letter.is_newer_than(burial.origin.source_id, burial.origin.offset))
@@ -53,9 +71,10 @@ impl Queue {
                     buried.push(None);
                     continue;
                 }
-                let transition = burial.transition(standing.as_ref(), &at);
+                let from = (from != 0).then(|| Uuid::from_u128(from));
+                let transition = burial.transition(standing.as_ref(), from, max_redrives, &at);
                 let letter = transition.apply(standing, &at);
-                here.extend(letter.clone().map(|letter| (subject, letter)));
+                here.insert(letter.as_ref());
                 buried.push(letter);
                 transitions.push(transition);
             }
@@ -69,6 +88,33 @@ impl Queue {
         }
         self.shared.told();
         Ok(buried)
+    }
+
+    /// The letter that a failure is charged to: the one of its subject, or that of the record that it was redriven from,
+    /// which could be read and is no better for it. The same may have failed before within one call.
+    fn charged(
+        &self,
+        state: &mut State,
+        here: &Here,
+        subject: &Subject,
+        from: u128,
+    ) -> Result<Option<DeadLetter>, QueueError> {
+        if from != 0 {
+            let from = Uuid::from_u128(from);
+            let letter = match here.letters.get(&from) {
+                Some(letter) => Some(letter.clone()),
+                None => self.letter(from)?,
+            };
+            let record = |letter: &DeadLetter| matches!(letter.subject, Subject::Record { .. });
+            if let Some(letter) = letter.filter(|letter| letter.state.unresolved() && record(letter)) {
+                return Ok(Some(letter));
+            }
+        }
+        let subject = subject.short_hash();
+        match here.subjects.get(&subject).and_then(|id| here.letters.get(id)) {
+            Some(letter) => Ok(Some(letter.clone())),
+            None => self.standing_in(state, subject),
+        }
     }
 
     /// The letter that stands for this subject (not resolved), by its short hash.
@@ -96,79 +142,25 @@ impl Queue {
         Ok(self.letter(id)?.filter(|letter| letter.state.stands()))
     }
 
-    /// See [`Queue::redrive_all`].
+    /// As [`Queue::standing`], or the letter of this subject that was resolved by what it was redriven as: a record that
+    /// was repaired is as unreadable as before when its source is read again.
     ///
     /// # Errors
     /// See [`QueueError`].
-    pub fn redrive(&self, id: Uuid, who: &str, chunk: Chunk) -> Result<bool, QueueError> {
-        Ok(self.redrive_all(vec![(id, chunk)], who)? == 1)
-    }
-
-    /// Sends letters back: their chunks are pending again, durable on return. Left alone are letters that are not open
-    /// or are about another version, and those of which a version is pending already: a late redrive never takes the
-    /// place of newer text. Gives the number sent.
-    ///
-    /// # Errors
-    /// See [`QueueError`].
-    pub fn redrive_all(&self, letters: Vec<(Uuid, Chunk)>, who: &str) -> Result<u64, QueueError> {
-        let count = {
-            // One lock over all of it: nothing may be enqueued, settled or buried in between.
-            let mut state = self.shared.state();
-            self.shared.apply(&mut state)?;
-            let (mut keys, mut ids, mut back) = (HashSet::new(), HashSet::new(), Vec::new());
-            for (id, chunk) in letters {
-                let open = self.letter(id)?.is_some_and(|letter| {
-                    // It may be about a newer version by now.
-                    letter.state == LetterState::Open && letter.chunk_id.is_none_or(|id| id == chunk.id())
-                });
-                let key = chunk.key.short_hash();
-                if open && state.window.by_key(key).is_none() && keys.insert(key) && ids.insert(id) {
-                    back.push((id, chunk));
-                }
-            }
-            let redrive = |(id, _): &(Uuid, Chunk)| Transition::Redrive { id: *id, who: who.to_owned() };
-            let transitions: Vec<_> = back.iter().map(redrive).collect();
-            self.write_letters(&mut state, &now_text(), &transitions)?;
-            for (id, chunk) in back {
-                let record = Record { redriven_from: id.as_u128(), ..Record::default() };
-                state.insert(&Pending { chunk, record }, Place::Ready);
-            }
-            transitions.len() as u64
+    pub fn standing_or_mended(&self, subject: u128) -> Result<Option<DeadLetter>, QueueError> {
+        let mut state = self.shared.state();
+        if state.letters.sum(|_, _| true) == 0 {
+            return Ok(None);
+        }
+        self.shared.apply(&mut state)?;
+        let Some(id) = self.shared.db.get(entry::hashed(entry::DEAD_BY_KEY, subject))? else {
+            return Ok(None);
         };
-        if count > 0 {
-            self.flush()?;
-            self.shared.told();
-        }
-        Ok(count)
-    }
-
-    /// Opens letters again that were redriven and whose chunk is not pending: a crash came between the journal and
-    /// the tree, or the tree was lost. Gives their number.
-    ///
-    /// # Errors
-    /// See [`QueueError`].
-    pub fn reopen_lost_redrives(&self) -> Result<usize, QueueError> {
-        if self.letter_counts().sum(|_, state| state == LetterState::Redriven) == 0 {
-            return Ok(0);
-        }
-        let mut lost = self.ids_of(LetterState::Redriven)?;
-        let pending = self.redriven_pending()?;
-        lost.retain(|id| !pending.contains(&id.as_u128()));
-        let transitions: Vec<_> = lost.into_iter().map(|id| Transition::Reopen { id }).collect();
-        self.change(&transitions)?;
-        Ok(transitions.len())
-    }
-
-    /// Ids of the letters whose redriven chunk is pending.
-    fn redriven_pending(&self) -> Result<HashSet<u128>, QueueError> {
-        self.shared.apply(&mut self.shared.state())?;
-        let mut ids = HashSet::new();
-        for item in self.shared.db.scan_prefix([entry::PENDING]) {
-            if let Some(pending) = Pending::decode(&item?.1) {
-                ids.insert(pending.record.redriven_from);
-            }
-        }
-        Ok(ids)
+        let id = Uuid::from_slice(&id).map_err(|_| QueueError::Damaged("a letter's index".into()))?;
+        let mended = |letter: &DeadLetter| {
+            letter.sent.is_some() && letter.resolved_how.as_deref() != Some("superseded")
+        };
+        Ok(self.letter(id)?.filter(|letter| letter.state.stands() || mended(letter)))
     }
 
     /// See [`Queue::discard_all`].
@@ -264,11 +256,13 @@ impl Queue {
     /// Takes the chunks of redriven letters out of the queue again.
     fn take_back(&self, ids: &[Uuid]) -> Result<(), QueueError> {
         for id in ids {
-            if let Some(letter) = self.letter(*id)?
-                && letter.state == LetterState::Redriven
-                && let Subject::Chunk(key) = &letter.subject
-            {
-                self.cancel(key)?;
+            let keys: HashSet<u128> = {
+                let state = self.shared.state();
+                let seqs = state.redriven.of(id.as_u128()).iter();
+                seqs.filter_map(|seq| Some(state.window.slot(*seq)?.key)).collect()
+            };
+            for key in keys {
+                self.cancel_hash(key)?;
             }
         }
         Ok(())
@@ -286,28 +280,5 @@ impl Queue {
             }
         }
         self.change(&transitions)
-    }
-
-    /// The letters that writing this chunk resolves, and how: that of its key, and the unreadable record it was
-    /// redriven from.
-    ///
-    /// # Errors
-    /// See [`QueueError`].
-    pub fn resolves(&self, lease: &Lease, chunk: &Chunk) -> Result<Vec<(Uuid, String)>, QueueError> {
-        let outdated = self.shared.state().window.slot(lease.seq).is_some_and(|slot| slot.outdated);
-        let standing = self.standing(lease.key.short_hash())?;
-        // The letter of a newer version outlives the writing of an older one.
-        let standing =
-            standing.filter(|letter| !outdated && !letter.is_newer_than(chunk.source_id, chunk.ordinal));
-        let mut letters: Vec<_> = standing.into_iter().collect();
-        let from = Uuid::from_u128(lease.record.redriven_from);
-        if !from.is_nil() && letters.iter().all(|letter| letter.id != from) {
-            letters.extend(self.letter(from)?.filter(|letter| letter.state.stands()));
-        }
-        let how = |letter: DeadLetter| {
-            let same = letter.id == from || letter.chunk_id.as_ref() == Some(&lease.chunk_id);
-            (letter.id, if same { "as_is" } else { "superseded" }.to_owned())
-        };
-        Ok(letters.into_iter().map(how).collect())
     }
 }

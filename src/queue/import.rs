@@ -145,7 +145,7 @@ mod tests {
             origin: Origin { source_id: 1, source: "s".into(), line: 1, offset: 0 },
             payload: Payload::Chunk { text: "t".into(), meta: None, source_hash: Digest::of(b"t") },
         };
-        burial.transition(None, at).apply(None, at).unwrap()
+        burial.transition(None, None, 3, at).apply(None, at).unwrap()
     }
 
     #[test]

@@ -16,8 +16,8 @@ use uuid::Uuid;
 
 use super::{QueueError, dead::Transition};
 
-/// Version of a line.
-const FORMAT: u8 = 1;
+/// Version of a line. 2: a redriven chunk that failed again says so without its text.
+const FORMAT: u8 = 2;
 /// Longest first line that can be a header.
 const HEADER_BYTES: u64 = 256;
 /// A journal below this is never compacted by itself.

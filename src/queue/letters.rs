@@ -35,6 +35,8 @@ pub struct Settings {
     pub payload: Keep,
     /// Days after which resolved and discarded letters are purged; 0: never.
     pub retain_days: u64,
+    /// Redrives after which a letter that fails again is quarantined.
+    pub max_redrives: u32,
     /// Open letters from which a warning is logged.
     pub alert_depth: u64,
 }

@@ -11,6 +11,8 @@
 //! settlement before it. What a power cut can undo is the latest settlements, and the ledger knows those.
 
 mod book;
+mod burial;
+mod cancel;
 mod clock;
 pub mod dead;
 pub mod dlq;
@@ -26,6 +28,9 @@ mod letters;
 mod look;
 mod open;
 pub mod policy;
+pub mod quarantine;
+pub mod redrive;
+mod redriven;
 pub mod renew;
 mod shared;
 mod transition;
@@ -36,6 +41,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use cancel::Cancelled;
 pub(crate) use clock::{now_ms, now_text};
 use entry::{Mark, Pending, Record};
 pub use error::QueueError;
@@ -104,22 +110,6 @@ pub enum Settlement {
         /// Wait before it may be leased again.
         after: Duration,
     },
-}
-
-/// What [`Queue::cancel`] found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cancelled {
-    /// A version was waiting and is gone.
-    pub waiting: bool,
-    /// A version is being worked on.
-    pub out: bool,
-}
-
-impl Cancelled {
-    /// Whether there was anything.
-    pub fn any(self) -> bool {
-        self.waiting || self.out
-    }
 }
 
 /// What came of settling.
@@ -203,31 +193,6 @@ impl Queue {
         };
         self.shared.told();
         Ok(made_way)
-    }
-
-    /// Removes what is pending under a key because its document no longer has it; what is being worked on goes
-    /// when it comes back.
-    ///
-    /// # Errors
-    /// See [`QueueError`].
-    pub fn cancel(&self, key: &crate::chunk::ChunkKey) -> Result<Cancelled, QueueError> {
-        let mut state = self.shared.state();
-        let hash = key.short_hash();
-        let waiting = state.window.by_key(hash).filter(|(_, slot)| !matches!(slot.place, Place::Leased(_)));
-        let waiting = waiting.map(|(seq, _)| seq);
-        if let Some(seq) = waiting {
-            state.remove(seq);
-        }
-        // An older version may be out at the same time.
-        let out = state.window.out(hash);
-        out.iter().for_each(|seq| state.window.cancel(*seq));
-        let cancelled = Cancelled { waiting: waiting.is_some(), out: !out.is_empty() };
-        if cancelled.any() {
-            self.shared.apply_if_large(&mut state)?;
-            drop(state);
-            self.shared.told();
-        }
-        Ok(cancelled)
     }
 
     /// Waits until fewer than `limit` chunks are pending, at most `patience`. True when there is room.

@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     path::Path,
-    sync::{Arc, Condvar, Mutex, atomic::AtomicU64},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicU32, AtomicU64},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,7 +14,10 @@ use super::{
     Queue, QueueError, Settings, Shared, State, dlq, durable,
     entry::{self, Mark, Meta, Pending, Record},
     journal::Journal,
-    now_ms, renew, slot_of,
+    now_ms,
+    quarantine::MAX_REDRIVES,
+    redriven::Redriven,
+    renew, slot_of,
     window::{CRASH_AFTER, Place, SUSPECT_AFTER, Window},
 };
 use crate::chunk::Chunk;
@@ -86,6 +92,7 @@ impl Queue {
             batched: 0,
             journal,
             letters: dlq::Counts::default(),
+            redriven: Redriven::default(),
         };
         let crashed = read_pending(&db, &mut state, &marks, expect, &mut report)?;
         let shared = Arc::new(Shared {
@@ -96,6 +103,7 @@ impl Queue {
             room: Condvar::new(),
             changed: tokio::sync::watch::Sender::new(0),
             made_way: AtomicU64::new(0),
+            max_redrives: AtomicU32::new(MAX_REDRIVES),
         });
         let queue = Self { shared };
         report.from_journal = queue.catch_up_letters()?;
@@ -197,6 +205,7 @@ fn read_pending(
             crashed.retain(|seq| *seq != older);
         }
         state.window.insert(seq, slot);
+        state.redriven.insert(seq, pending.record.redriven_from);
         state.seq_next = state.seq_next.max(seq + 1);
         if pending.record.unclean_alone >= CRASH_AFTER {
             crashed.push(seq);

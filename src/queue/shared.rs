@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -12,6 +12,7 @@ use super::{
     QueueError, dlq, durable,
     entry::{self, Mark, Pending},
     journal,
+    redriven::Redriven,
     window::{Place, SUSPECT_AFTER, Slot, Window},
 };
 use crate::chunk::Digest;
@@ -26,6 +27,8 @@ pub(crate) struct Shared {
     pub(super) room: Condvar,
     pub(super) changed: tokio::sync::watch::Sender<u64>,
     pub(super) made_way: AtomicU64,
+    /// `dlq.max_redrives`.
+    pub(super) max_redrives: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -37,6 +40,7 @@ pub(super) struct State {
     pub(super) batched: usize,
     pub(super) journal: journal::Journal,
     pub(super) letters: dlq::Counts,
+    pub(super) redriven: Redriven,
 }
 
 /// Changes gathered before they are applied as one batch: bounds the epoch garbage of one batch.
@@ -109,6 +113,7 @@ impl State {
 
     pub(super) fn remove(&mut self, seq: u64) -> Option<Slot> {
         let slot = self.window.remove(seq)?;
+        self.redriven.remove(seq);
         self.take(&entry::numbered(entry::PENDING, seq));
         Some(slot)
     }
@@ -120,6 +125,7 @@ impl State {
         let slot = slot_of(pending, place, bytes.len());
         self.put(&entry::numbered(entry::PENDING, seq), bytes);
         self.window.insert(seq, slot);
+        self.redriven.insert(seq, pending.record.redriven_from);
     }
 
     /// A chunk leaves its mark. When it stays pending under its number (`stays`) the mark is written anew,

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::dead::{Audit, DeadLetter, FORM, Origin, Payload, State, Subject};
+use super::dead::{Audit, DeadLetter, Origin, Payload, Sent, State};
 use crate::{
     chunk::Digest,
-    error::{Class, Fault, Stage},
+    error::{Class, Stage},
 };
 
 /// A change to a letter: what the journal holds, one a line.
@@ -34,10 +34,15 @@ pub enum Transition {
         native_code: Option<String>,
         /// Chunk id that failed now.
         chunk_id: Option<Digest>,
-        /// What it takes to rebuild the newer version.
-        payload: Payload,
-        /// Where that was read.
-        origin: Origin,
+        /// Where the letter stands now; a replay needs no setting for it.
+        #[serde(default = "open")]
+        state: State,
+        /// Identity it was to be embedded under; `None`: the letter's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        identity: Option<String>,
+        /// The newer version; `None`: what was redriven failed, and the letter is about what it was about.
+        #[serde(flatten)]
+        newer: Option<Newer>,
     },
     /// Sent back into the queue.
     Redrive {
@@ -45,6 +50,9 @@ pub enum Transition {
         id: Uuid,
         /// By whom.
         who: String,
+        /// As what; `None` in journals from before that was noted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sent: Option<Sent>,
     },
     /// Redriven, but its chunk did not come back into the queue: a crash, or a queue that was lost.
     Reopen {
@@ -83,6 +91,19 @@ pub enum Transition {
     },
 }
 
+/// What a letter is about once a newer version of its subject failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Newer {
+    /// What it takes to rebuild it.
+    pub payload: Payload,
+    /// Where it was read.
+    pub origin: Origin,
+}
+
+const fn open() -> State {
+    State::Open
+}
+
 impl Transition {
     /// Id of the letter it changes.
     pub fn id(&self) -> Uuid {
@@ -105,7 +126,7 @@ impl Transition {
             Self::Purge { .. } => return None,
             _ => letter?,
         };
-        let (what, who, why) = self.audit_words();
+        let (what, who, why) = self.audit_words(letter.state);
         letter.audit.push(Audit { at: at.to_owned(), what: what.to_owned(), who, why });
         match self {
             Self::Bury { .. } | Self::Import { .. } | Self::Purge { .. } => {}
@@ -116,25 +137,35 @@ impl Transition {
                 message,
                 native_code,
                 chunk_id,
-                payload,
-                origin,
+                state,
+                identity,
+                newer,
                 ..
             } => {
-                letter.state = State::Open;
+                letter.enter(*state, at);
                 letter.attempts += attempts;
+                (letter.resolved_at, letter.resolved_how) = (None, None);
                 (letter.class, letter.stage) = (*class, *stage);
                 letter.message.clone_from(message);
                 letter.native_code.clone_from(native_code);
-                letter.chunk_id = *chunk_id;
-                letter.payload = payload.clone();
-                letter.origin = origin.clone();
+                letter.identity = identity.clone().or(letter.identity);
+                if let Some(Newer { payload, origin }) = newer {
+                    letter.chunk_id = *chunk_id;
+                    letter.payload = payload.clone();
+                    letter.origin = origin.clone();
+                }
                 at.clone_into(&mut letter.last_failed_at);
             }
-            Self::Redrive { .. } => {
+            Self::Redrive { sent, .. } => {
                 letter.state = State::Redriven;
                 letter.redrives += 1;
+                letter.sent.clone_from(sent);
             }
-            Self::Reopen { .. } => letter.state = State::Open,
+            Self::Reopen { .. } => {
+                // One that was approved needs that again: nobody knows how far it came.
+                let back = letter.quarantined_at.as_ref().map_or(State::Open, |_| State::Quarantined);
+                letter.state = back;
+            }
             Self::Resolve { how, .. } => {
                 letter.state = State::Resolved;
                 letter.resolved_at = Some(at.to_owned());
@@ -149,11 +180,20 @@ impl Transition {
         Some(letter)
     }
 
-    fn audit_words(&self) -> (&'static str, String, Option<String>) {
+    /// What was done, by whom, and why; `before` is where the letter stood.
+    fn audit_words(&self, before: State) -> (&'static str, String, Option<String>) {
         match self {
             Self::Bury { .. } => ("bury", "forebay".into(), None),
-            Self::FailedAgain { class, .. } => ("failed_again", "forebay".into(), Some(class.to_string())),
-            Self::Redrive { who, .. } => ("redrive", who.clone(), None),
+            Self::FailedAgain { class, state, .. } => {
+                let entered = *state == State::Quarantined && before != State::Quarantined;
+                let what = if entered { "quarantine" } else { "failed_again" };
+                (what, "forebay".into(), Some(class.to_string()))
+            }
+            Self::Redrive { who, sent, .. } => {
+                let what = if before == State::Quarantined { "approve" } else { "redrive" };
+                let repairs = sent.as_ref().map(|sent| sent.repairs.join(", "));
+                (what, who.clone(), repairs.filter(|repairs| !repairs.is_empty()))
+            }
             Self::Reopen { .. } => ("reopen", "forebay".into(), Some("its chunk was lost on the way".into())),
             Self::Resolve { how, .. } => ("resolve", "forebay".into(), Some(how.clone())),
             Self::Discard { who, reason, .. } => ("discard", who.clone(), Some(reason.clone())),
@@ -163,82 +203,23 @@ impl Transition {
     }
 }
 
-/// A failure of a subject, on its way to become a dead letter.
-#[derive(Clone, Debug)]
-pub struct Burial {
-    /// What failed.
-    pub subject: Subject,
-    /// Id of the document, where known.
-    pub doc_id: Option<String>,
-    /// Chunk id, for a chunk.
-    pub chunk_id: Option<Digest>,
-    /// Identity, for a chunk.
-    pub identity: Option<String>,
-    /// Stage that failed.
-    pub stage: Stage,
-    /// Why.
-    pub fault: Fault,
-    /// Attempts charged.
-    pub attempts: u32,
-    /// Where it was read.
-    pub origin: Origin,
-    /// What it takes to rebuild it.
-    pub payload: Payload,
-}
-
-impl Burial {
-    /// The transition: a new letter, or one more failure of the letter that stands.
-    pub fn transition(self, standing: Option<&DeadLetter>, at: &str) -> Transition {
-        if let Some(letter) = standing {
-            // A repaired text failed again: where the text as read is found, only the letter knows.
-            let refers = matches!(letter.payload, Payload::Reference { .. })
-                && matches!(self.payload, Payload::Reference { .. })
-                && letter.payload.source_hash() == self.payload.source_hash();
-            let payload = if refers { letter.payload.clone() } else { self.payload };
-            return Transition::FailedAgain {
-                id: letter.id,
-                attempts: self.attempts,
-                class: self.fault.class,
-                stage: self.stage,
-                message: self.fault.message,
-                native_code: self.fault.native_code,
-                chunk_id: self.chunk_id,
-                payload,
-                origin: self.origin,
-            };
-        }
-        Transition::Bury {
-            letter: Box::new(DeadLetter {
-                form: FORM.to_owned(),
-                id: Uuid::now_v7(),
-                subject: self.subject,
-                doc_id: self.doc_id,
-                chunk_id: self.chunk_id,
-                identity: self.identity,
-                state: State::Open,
-                stage: self.stage,
-                class: self.fault.class,
-                native_code: self.fault.native_code,
-                message: self.fault.message,
-                attempts: self.attempts,
-                redrives: 0,
-                first_failed_at: at.to_owned(),
-                last_failed_at: at.to_owned(),
-                quarantined_at: None,
-                resolved_at: None,
-                resolved_how: None,
-                origin: self.origin,
-                payload: self.payload,
-                audit: Vec::new(),
-            }),
-        }
+impl DeadLetter {
+    /// After a failure: open or quarantined, and since when.
+    fn enter(&mut self, state: State, at: &str) {
+        let since = self.quarantined_at.take().filter(|_| self.state == State::Quarantined);
+        self.quarantined_at = (state == State::Quarantined).then(|| since.unwrap_or_else(|| at.to_owned()));
+        self.state = state;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk::ChunkKey;
+    use crate::{
+        chunk::ChunkKey,
+        error::Fault,
+        queue::dead::{Burial, Subject},
+    };
 
     fn burial(class: Class) -> Burial {
         Burial {
@@ -256,11 +237,12 @@ mod tests {
 
     #[test]
     fn a_letter_adds_up_its_failures_and_ends_resolved() {
-        let first = burial(Class::ModelFailed).transition(None, "T1").apply(None, "T1").unwrap();
-        let redriven =
-            Transition::Redrive { id: first.id, who: "me".into() }.apply(Some(first.clone()), "T2").unwrap();
+        let first = burial(Class::ModelFailed).transition(None, None, 3, "T1").apply(None, "T1").unwrap();
+        let redriven = Transition::Redrive { id: first.id, who: "me".into(), sent: None }
+            .apply(Some(first.clone()), "T2")
+            .unwrap();
         assert_eq!((redriven.state, redriven.redrives), (State::Redriven, 1));
-        let again = burial(Class::TooLong).transition(Some(&redriven), "T3");
+        let again = burial(Class::TooLong).transition(Some(&redriven), Some(first.id), 3, "T3");
         assert_eq!(again.id(), first.id);
         let again = again.apply(Some(redriven), "T3").unwrap();
         assert_eq!((again.state, again.attempts, again.class), (State::Open, 4, Class::TooLong));
