@@ -52,7 +52,29 @@ fn reach(dir: &Path) -> std::io::Result<(PathBuf, Option<std::fs::File>)> {
 /// # Errors
 /// When the socket cannot be made.
 pub async fn serve(line: Arc<Line>) -> std::io::Result<()> {
-    let (path, _folder) = reach(&line.folder.dir)?;
+    let dir = line.folder.dir.clone();
+    serve_with(&dir, Arc::new(move |request: &str| answer(&line, request))).await
+}
+
+/// Serves a folder that a run has closed because its disk is full: its status as it was then, and nothing else.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub async fn serve_closed(dir: &Path, status: Value) -> std::io::Result<()> {
+    let answer = move |request: &str| match serde_json::from_str(request) {
+        Ok(Command::Status) => Answer::Ok(status.clone()),
+        _ => Answer::Error(
+            "the disk is full, and the run waits with its stores closed; free some space and try again"
+                .into(),
+        ),
+    };
+    serve_with(dir, Arc::new(answer)).await
+}
+
+type Answers = Arc<dyn Fn(&str) -> Answer + Send + Sync>;
+
+async fn serve_with(dir: &Path, answers: Answers) -> std::io::Result<()> {
+    let (path, _folder) = reach(dir)?;
     // We hold the folder's lock, so a socket that lies there belongs to nobody.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path)?;
@@ -67,8 +89,8 @@ pub async fn serve(line: Arc<Line>) -> std::io::Result<()> {
             tracing::debug!("a control client did not speak");
             continue;
         }
-        let line = Arc::clone(&line);
-        let answer = worker.run(move || answer(&line, &request)).await;
+        let answers = Arc::clone(&answers);
+        let answer = worker.run(move || answers(&request)).await;
         let answer = answer.unwrap_or_else(|panicked| Answer::Error(panicked.to_string()));
         let mut text = serde_json::to_vec(&answer)?;
         text.push(b'\n');

@@ -208,7 +208,7 @@ impl Queue {
         let mut next = || stored.by_ref().take(TOGETHER).map(bury).collect();
         let new = state.journal.write_next(&now_text(), &mut next)?;
         let known = place(new.bytes(), new.epoch());
-        self.shared.db.insert(NEXT_JOURNAL, known.clone())?;
+        self.shared.db.insert(NEXT_JOURNAL, &*known)?;
         self.shared.db.flush()?;
         self.shared.sync.after_flush().map_err(QueueError::NotDurable)?;
         state.journal.replace(new)?;

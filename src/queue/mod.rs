@@ -28,6 +28,7 @@ mod open;
 pub mod policy;
 pub mod renew;
 mod shared;
+mod store;
 mod transition;
 pub mod window;
 
@@ -43,6 +44,7 @@ pub use lease::Lease;
 pub use look::PendingChunk;
 pub use open::{Expect, OpenReport};
 use shared::{Shared, State, prefix, slot_of};
+pub use store::is_stuck;
 use window::{Pick, Place};
 
 use crate::chunk::{Chunk, Digest};
