@@ -175,7 +175,10 @@ fn files(home: &Home) -> Vec<PathBuf> {
 /// A refusal names the file and what to do.
 fn is_a_refusal(ran: &Ran, file: &Path, what: &str) {
     assert!(matches!(ran.code, Some(2 | 3)), "{what}: {ran}");
-    let name = file.file_name().unwrap().to_string_lossy();
+    let name = match file.starts_with("queue") {
+        true => "queue".into(),
+        false => file.file_name().unwrap().to_string_lossy(),
+    };
     // A write-ahead log belongs to its database.
     let name = name.trim_end_matches("-wal").trim_end_matches("-shm");
     // `check` says it in its list.

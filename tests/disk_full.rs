@@ -15,7 +15,7 @@ fn small() -> Option<(Mount, Home)> {
     }
     let folder =
         std::env::temp_dir().join(format!("forebay-full-{}-{}", std::process::id(), fastrand::u32(..)));
-    let mount = Mount::new(folder, &["-t", "tmpfs", "-o", "size=32m", "none"])?;
+    let mount = Mount::new(folder, &["-t", "tmpfs", "-o", "size=64m", "none"])?;
     let home = Home::with_data(mount.at.join("data"));
     Some((mount, home))
 }
@@ -88,6 +88,76 @@ fn a_run_that_may_wait_goes_on_by_itself_when_there_is_space() {
     let ran = run.wait().exits(0);
     assert_eq!(ran.report().numbers(["chunks", "dead"]), [CHUNKS as u64, 0], "{ran}");
     home.holds(CHUNKS as u64);
+}
+
+/// The status of a run that has closed its stores.
+fn is_paused(home: &Home, run: &mut Running) -> bool {
+    assert!(!run.ended(), "it waits");
+    home.status().is_some_and(|status| status["run"]["disk_full_since"].is_string())
+}
+
+#[test]
+fn a_disk_that_fills_in_mid_run_is_waited_for_and_the_run_finishes_by_itself() {
+    let Some((mount, home)) = small() else { return };
+    let input = home.file("in.jsonl", corpus(CHUNKS));
+    let mut run = start(&home, &input, 0, PATIENCE.as_secs());
+    let ballast = mount.at.join("ballast");
+    // Twice: what goes on may find it full again.
+    for rows in [100, 1_500] {
+        run.has_written(&home, rows);
+        fill(&ballast, 0);
+        poll("the stores are closed", || is_paused(&home, &mut run).then_some(()));
+        let asked = home.forebay(&["dlq", "list"]);
+        assert_eq!(asked.code, Some(2), "{asked}");
+        asked.says(&["the disk is full", "free some space"]);
+        std::fs::remove_file(&ballast).unwrap();
+    }
+    let ran = run.wait().exits(0).says(&["the disk is full"]);
+    let report = ran.report();
+    assert_eq!(
+        report.numbers(["chunks", "skipped", "duplicates", "dead"]),
+        [CHUNKS as u64, 0, 0, 0],
+        "{ran}"
+    );
+    assert_eq!(home.moved_aside(), 0, "the queue was closed, not lost: {ran}");
+    home.holds(CHUNKS as u64);
+    assert_eq!(home.run(&[&input, "--set", "limits.min_free_mb=1"], 0).n("embedded"), 0);
+}
+
+#[test]
+fn standard_input_waits_for_space_and_is_embedded_whole() {
+    let Some((mount, home)) = small() else { return };
+    home.run(&[&home.file("one.jsonl", corpus(1)), "--set", "limits.min_free_mb=1"], 0);
+    let ballast = mount.at.join("ballast");
+    fill(&ballast, 3 << 20);
+    let lines = |n: usize| (0..n).map(|i| common::record(&format!("piped-{i}"), &"piped ".repeat(20)));
+    let arguments =
+        ["run", "-", "--json", "--set", "limits.min_free_mb=8", "--set", "pipeline.batch_chunks=20"];
+    let mut run = home.fed(&arguments, lines(CHUNKS).collect::<String>());
+    let spooling = || std::fs::read_dir(home.data("spool")).is_ok_and(|mut files| files.next().is_some());
+    poll("it has begun to fill the spool", || spooling().then_some(()));
+    assert!(!run.ended(), "it waits");
+    std::fs::remove_file(&ballast).unwrap();
+    let ran = run.wait().exits(0).says(&["standard input waits for space"]);
+    assert_eq!(ran.report().numbers(["chunks", "dead"]), [CHUNKS as u64, 0], "{ran}");
+}
+
+#[test]
+fn a_sink_on_a_full_disk_of_its_own_is_waited_for() {
+    let Some((mount, _)) = small() else { return };
+    let home = Home::new();
+    let sink = format!("sink.path={}", mount.at.join("vectors.db").display());
+    let input = home.file("in.jsonl", corpus(CHUNKS));
+    let arguments = ["run", "--json", &*input, "--set", &*sink, "--set", "pipeline.batch_chunks=20"];
+    let mut run = home.start(&arguments);
+    run.has_written(&home, 100);
+    let ballast = mount.at.join("ballast");
+    fill(&ballast, 0);
+    poll("the stores are closed", || is_paused(&home, &mut run).then_some(()));
+    std::fs::remove_file(&ballast).unwrap();
+    let ran = run.wait().exits(0);
+    assert_eq!(ran.report().numbers(["chunks", "dead"]), [CHUNKS as u64, 0], "{ran}");
+    home.forebay(&["verify", "--set", &sink]).exits(0);
 }
 
 #[test]

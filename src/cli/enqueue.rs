@@ -2,7 +2,7 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -121,10 +121,10 @@ async fn here(
     paths: &[PathBuf],
     spooled: Option<Spooled>,
 ) -> Result<Value, String> {
-    let place = Arc::new(OnceLock::new());
+    let place = run::Place::default();
     run::background(run::signals(Arc::clone(&place)))?;
-    let line = &setup::line(config, model, folder, false, None)?;
-    place.get_or_init(|| Arc::clone(line));
+    let line = &setup::line(config, model, folder, false, None, None)?;
+    run::hear_for(&place, line);
     let registered = stdin::register_paths(line, config, paths, spooled, false).await?;
     let enqueued = enqueue::enqueue(line, registered).await.map_err(|error| error.to_string())?;
     serde_json::to_value(&enqueued).map_err(|error| error.to_string())

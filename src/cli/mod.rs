@@ -9,6 +9,7 @@ mod embed;
 mod enqueue;
 mod exit;
 mod forget;
+mod full;
 mod init;
 mod letters;
 mod log;

@@ -4,13 +4,13 @@ use std::{
     io::Write,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Exit, Shared, progress, setup, stdin};
+use super::{Exit, Shared, full, progress, setup, stdin};
 use crate::{
     config::Config,
     embed::threads::threads_of,
@@ -73,7 +73,7 @@ async fn embed_on_runtime(
     reembed: bool,
     limit: Option<u64>,
 ) -> Result<Report, String> {
-    let place = Arc::new(OnceLock::new());
+    let place = Place::default();
     background(signals(Arc::clone(&place)))?;
     let model = setup::model(config)?;
     let folder = setup::folder_to_run(config)?;
@@ -82,10 +82,49 @@ async fn embed_on_runtime(
         folder.ledger.read_all_again().map_err(|error| error.to_string())?;
         warn_of_dropped(&folder)?;
     }
-    let line = &setup::line(config, model, folder, reembed, limit)?;
-    place.get_or_init(|| Arc::clone(line));
     let (threads, origin) = threads_of(config.model.threads);
     eprintln!("{threads} threads for the forward pass ({origin})");
+    let line = setup::line(config, Arc::clone(&model), folder, reembed, limit, None)?;
+    let mut report = one_line(config, &line, paths, &place).await?;
+    let mut full = line.found_full().is_some().then_some(line);
+    // Standard input was taken up by the first line.
+    let named: Vec<PathBuf> = paths.iter().filter(|path| !stdin::is_stdin(path)).cloned().collect();
+    while let Some(line) = full.take() {
+        let paused = match full::pause(config, line) {
+            Ok(paused) => paused,
+            Err(why) => {
+                report.halted = Some(why);
+                break;
+            }
+        };
+        let Some(folder) = paused.space(config).await? else {
+            report.halted = Some(format!(
+                "the disk of {} has been full for limits.disk_full_wait_s = {}; free some space and run again",
+                config.data.dir.display(),
+                config.limits.disk_full_wait_s
+            ));
+            break;
+        };
+        let line = setup::line(config, Arc::clone(&model), folder, false, limit, Some(paused.before))?;
+        report = one_line(config, &line, &named, &place).await?;
+        full = line.found_full().is_some().then_some(line);
+    }
+    let path = config.data.dir.join("runs.jsonl");
+    if let Err(error) = append(&path, &report) {
+        // What was written is written: the report is told all the same.
+        eprintln!("warning: this report could not be stored in {}: {error}", path.display());
+    }
+    Ok(report)
+}
+
+/// One line from its start to its end, with what goes on beside it.
+async fn one_line(
+    config: &Config,
+    line: &Arc<Line>,
+    paths: &[PathBuf],
+    place: &Place,
+) -> Result<Report, String> {
+    hear_for(place, line);
     let beside = async {
         tokio::join!(progress::show(Arc::clone(line)), async {
             if let Err(error) = control::serve(Arc::clone(line)).await {
@@ -102,13 +141,7 @@ async fn embed_on_runtime(
         _ = beside => return Err("the progress display ended by itself".into()),
     };
     control::remove(&config.data.dir);
-    let report = report?;
-    let path = config.data.dir.join("runs.jsonl");
-    if let Err(error) = append(&path, &report) {
-        // What was written is written: the report is told all the same.
-        eprintln!("warning: this report could not be stored in {}: {error}", path.display());
-    }
-    Ok(report)
+    report
 }
 
 /// What came by standard input and is done was dropped: it cannot be embedded again from here.
@@ -132,8 +165,16 @@ fn append(path: &Path, report: &Report) -> std::io::Result<()> {
     file.sync_data()
 }
 
-/// The first signal drains, a second one exits now; before there is a line, the first one does.
-pub(super) async fn signals(line: Arc<OnceLock<Arc<Line>>>) -> std::io::Result<()> {
+/// The line that signals are meant for.
+pub(super) type Place = Arc<Mutex<Weak<Line>>>;
+
+/// From now on signals are meant for this line.
+pub(super) fn hear_for(place: &Place, line: &Arc<Line>) {
+    *place.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(line);
+}
+
+/// The first signal drains, a second one exits now; where there is no line, the first one does.
+pub(super) async fn signals(place: Place) -> std::io::Result<()> {
     let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut next = async || {
         tokio::select! {
@@ -142,9 +183,11 @@ pub(super) async fn signals(line: Arc<OnceLock<Arc<Line>>>) -> std::io::Result<(
         }
     };
     next().await;
-    if let Some(line) = line.get() {
+    let line = place.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+    if let Some(line) = line {
         eprintln!("draining; once more to exit now (nothing is lost either way)");
         line.stop(Stop::Interrupted);
+        drop(line);
         next().await;
     }
     #[expect(clippy::disallowed_methods, reason = "asked for twice: every store is made for this")]

@@ -12,7 +12,7 @@ use crate::{
         forget::{self, Reading},
         verify::same_sink,
     },
-    pipeline::{Line, RunSettings},
+    pipeline::{Line, RunSettings, full::Before},
     sink::{self, Sink},
 };
 
@@ -85,6 +85,12 @@ pub(super) fn folder(config: &Config) -> Result<Folder, String> {
 /// As [`folder`], with the error as it is.
 pub(super) fn try_folder(config: &Config) -> Result<Folder, FolderError> {
     let folder = open_folder(config)?;
+    say_recovered(&folder);
+    Ok(folder)
+}
+
+/// Says what opening mended.
+pub(super) fn say_recovered(folder: &Folder) {
     let recovered = &folder.recovered;
     if let Some(why) = &recovered.queue_rebuilt {
         eprintln!(
@@ -96,7 +102,6 @@ pub(super) fn try_folder(config: &Config) -> Result<Folder, FolderError> {
     if recovered.unclean > 0 {
         tracing::info!(chunks = recovered.unclean, "were in flight when the last process died");
     }
-    Ok(folder)
 }
 
 /// As [`folder`], also when the ledger is gone: it is about to be made again.
@@ -133,6 +138,7 @@ pub(super) fn line(
     folder: Folder,
     reembed: bool,
     limit: Option<u64>,
+    before: Option<Before>,
 ) -> Result<Arc<Line>, String> {
     let sink = sink(config)?;
     sink.preflight(model.identity(), model.dim(), &folder.store, reembed)
@@ -150,7 +156,7 @@ pub(super) fn line(
     forget::finish(&folder, sink.as_ref(), reading)?;
     same_sink(&folder, sink.as_ref())?;
     let settings = RunSettings { limit, ..run_settings(config) };
-    Line::new(folder, model, sink, settings).map_err(|error| error.to_string())
+    Line::going_on(folder, model, sink, settings, before).map_err(|error| error.to_string())
 }
 
 /// The settings of a run.

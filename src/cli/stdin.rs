@@ -3,12 +3,13 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use super::setup;
 use crate::{
     config::Config,
-    folder::spool::{self, Spooled},
+    folder::spool::{self, Room, Spooled},
     pipeline::{
         Line,
         register::{Registered, register, register_all, uri_of},
@@ -38,8 +39,9 @@ pub(super) fn fill(config: &Config) -> Result<Spooled, String> {
     if std::io::IsTerminal::is_terminal(&std::io::stdin()) {
         eprintln!("reading standard input; end it with Ctrl-D");
     }
-    let (dir, min_free_mb) = (&config.data.dir, config.limits.min_free_mb);
-    spool::fill(dir, &mut std::io::stdin().lock(), min_free_mb).map_err(|error| error.to_string())
+    let limits = &config.limits;
+    let room = Room { min_free_mb: limits.min_free_mb, wait: Duration::from_secs(limits.disk_full_wait_s) };
+    spool::fill(&config.data.dir, &mut std::io::stdin().lock(), room).map_err(|error| error.to_string())
 }
 
 /// `paths` with the spooled file in the place of `-`.

@@ -5,13 +5,14 @@ use std::{
     io::{Read, Seek, Write},
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
     path::Path,
+    sync::Arc,
 };
 
 use super::FolderError;
 
 /// Holds the folder until dropped.
-#[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "held, not read")] File);
+#[derive(Clone, Debug)]
+pub struct Lock(#[expect(dead_code, reason = "held, not read")] Arc<File>);
 
 impl Lock {
     /// Takes the folder, or says who has it.
@@ -42,7 +43,7 @@ impl Lock {
             write!(file, "{}", std::process::id())
         };
         work(&mut file).map_err(io)?;
-        Ok(Self(file))
+        Ok(Self(Arc::new(file)))
     }
 }
 

@@ -17,7 +17,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use lock::Lock;
+pub use lock::Lock;
 use witness::Witness;
 
 use crate::{
@@ -47,6 +47,12 @@ pub enum FolderError {
         dir: String,
         /// Holder.
         pid: String,
+    },
+    /// There is no space for even the smallest write, and opening the queue would tear it.
+    #[error("the disk of {dir} is full; free some space and run again")]
+    Full {
+        /// The folder.
+        dir: String,
     },
     /// A file of it cannot be used.
     #[error("{path} is damaged: {what}")]
@@ -83,6 +89,17 @@ pub enum FolderError {
 }
 
 impl FolderError {
+    /// Whether there was no space left.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Queue(error) => error.is_full(),
+            Self::Ledger(error) => matches!(error, LedgerError::DiskFull { .. }),
+            Self::Io { error, .. } => error.kind() == std::io::ErrorKind::StorageFull,
+            Self::Full { .. } => true,
+            Self::Held { .. } | Self::Damaged { .. } | Self::Newer { .. } => false,
+        }
+    }
+
     fn io(path: &Path, error: std::io::Error) -> Self {
         Self::Io { path: path.display().to_string(), error }
     }
@@ -115,7 +132,7 @@ pub struct Folder {
     /// What opening found.
     pub recovered: Recovered,
     suspected: Mutex<Vec<(queue::Lease, Chunk)>>,
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl Folder {
@@ -124,7 +141,25 @@ impl Folder {
     /// # Errors
     /// See [`FolderError`].
     pub fn open(dir: &Path, settings: &queue::Settings, retry_cap_ms: u64) -> Result<Self, FolderError> {
-        Self::open_as(dir, settings, retry_cap_ms, false)
+        Self::open_as(dir, settings, retry_cap_ms, false, None)
+    }
+
+    /// As [`Folder::open`], of a folder that this process closed and kept the lock of.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn open_again(
+        dir: &Path,
+        settings: &queue::Settings,
+        retry_cap_ms: u64,
+        lock: Lock,
+    ) -> Result<Self, FolderError> {
+        Self::open_as(dir, settings, retry_cap_ms, false, Some(lock))
+    }
+
+    /// A second handle of the lock: while it lives nobody else opens the folder.
+    pub fn lock(&self) -> Lock {
+        self.lock.clone()
     }
 
     /// As [`Folder::open`], but a ledger that is gone is made empty: to be filled again from the sink.
@@ -136,7 +171,7 @@ impl Folder {
         settings: &queue::Settings,
         retry_cap_ms: u64,
     ) -> Result<Self, FolderError> {
-        Self::open_as(dir, settings, retry_cap_ms, true)
+        Self::open_as(dir, settings, retry_cap_ms, true, None)
     }
 
     fn open_as(
@@ -144,10 +179,14 @@ impl Folder {
         settings: &queue::Settings,
         retry_cap_ms: u64,
         new_ledger: bool,
+        held: Option<Lock>,
     ) -> Result<Self, FolderError> {
         private::make(dir)?;
         files::check(dir)?;
-        let lock = Lock::take(dir)?;
+        let lock = held.map_or_else(|| Lock::take(dir), Ok)?;
+        if free_mb(dir) == Some(0) {
+            return Err(FolderError::Full { dir: dir.display().to_string() });
+        }
         spool::sweep(dir);
         let ledger_path = dir.join("ledger.db");
         let witness = Witness::read(dir)?;
@@ -198,7 +237,7 @@ impl Folder {
             ledger,
             recovered,
             suspected: Mutex::new(report.suspected),
-            _lock: lock,
+            lock,
         })
     }
 

@@ -6,9 +6,10 @@
 
 use std::{
     fs::{DirBuilder, File, OpenOptions, TryLockError},
-    io::{ErrorKind, Read, Write},
+    io::{ErrorKind, Read, Seek, SeekFrom, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use uuid::Uuid;
@@ -84,11 +85,20 @@ impl Drop for Spooled {
     }
 }
 
+/// What a full disk means for input that is being spooled.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Free space below which nothing is taken up.
+    pub min_free_mb: u64,
+    /// How long it is waited for; the input waits in its pipe.
+    pub wait: Duration,
+}
+
 /// Copies `input` to its end into the spool of the data folder `dir`, which must exist. Durable on return.
 ///
 /// # Errors
 /// See [`SpoolError`]; nothing is left behind.
-pub fn fill(dir: &Path, input: &mut dyn Read, min_free_mb: u64) -> Result<Spooled, SpoolError> {
+pub fn fill(dir: &Path, input: &mut dyn Read, room: Room) -> Result<Spooled, SpoolError> {
     let spool = dir.join(FOLDER);
     let io = |path: &Path| {
         let path = path.display().to_string();
@@ -101,8 +111,9 @@ pub fn fill(dir: &Path, input: &mut dyn Read, min_free_mb: u64) -> Result<Spoole
     let mut file = options.write(true).create_new(true).mode(0o600).open(&part).map_err(io(&part))?;
     file.try_lock().map_err(|error| io(&part)(error.into()))?;
     let mut spooled = Spooled { path: part, held: Some(file.try_clone().map_err(io(&whole))?) };
+    let min_free_mb = room.min_free_mb;
     let full = |read| SpoolError::Full { dir: dir.display().to_string(), read, min_free_mb };
-    match copy(input, &mut file, &|| free_mb(dir).is_some_and(|free| free < min_free_mb))? {
+    match copy(input, &mut file, &|| free_mb(dir).is_some_and(|free| free < min_free_mb.max(1)), room.wait)? {
         Copied::Whole(0) => return Err(SpoolError::Empty),
         Copied::Whole(_) => {}
         Copied::Full(read) => return Err(full(read)),
@@ -132,7 +143,12 @@ enum Copied {
     Failed(std::io::Error),
 }
 
-fn copy(input: &mut dyn Read, file: &mut File, is_full: &dyn Fn() -> bool) -> Result<Copied, SpoolError> {
+fn copy(
+    input: &mut dyn Read,
+    file: &mut File,
+    is_full: &dyn Fn() -> bool,
+    wait: Duration,
+) -> Result<Copied, SpoolError> {
     let mut block = vec![0; BLOCK_BYTES];
     let (mut read, mut blocks) = (0, 0_u64);
     loop {
@@ -149,17 +165,39 @@ fn copy(input: &mut dyn Read, file: &mut File, is_full: &dyn Fn() -> bool) -> Re
         if filled == 0 {
             return Ok(Copied::Whole(read));
         }
-        read += filled as u64;
-        if blocks.is_multiple_of(BLOCKS_A_LOOK) && is_full() {
-            return Ok(Copied::Full(read));
+        if blocks.is_multiple_of(BLOCKS_A_LOOK) && is_full() && !there_is_space(is_full, wait) {
+            return Ok(Copied::Full(read + filled as u64));
         }
         blocks += 1;
-        match file.write_all(&block[..filled]) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::StorageFull => return Ok(Copied::Full(read)),
-            Err(error) => return Ok(Copied::Failed(error)),
+        while let Err(error) = file.write_all(&block[..filled]) {
+            if error.kind() != ErrorKind::StorageFull {
+                return Ok(Copied::Failed(error));
+            }
+            // Half a block may stand there.
+            if let Err(error) = file.set_len(read).and_then(|()| file.seek(SeekFrom::Start(read))) {
+                return Ok(Copied::Failed(error));
+            }
+            if !there_is_space(is_full, wait) {
+                return Ok(Copied::Full(read + filled as u64));
+            }
+        }
+        read += filled as u64;
+    }
+}
+
+/// Waits for space. False when there was none for too long.
+fn there_is_space(is_full: &dyn Fn() -> bool, wait: Duration) -> bool {
+    let start = Instant::now();
+    if !wait.is_zero() {
+        tracing::warn!(at_most_s = wait.as_secs(), "the disk is full; standard input waits for space");
+    }
+    while start.elapsed() < wait {
+        std::thread::park_timeout(Duration::from_millis(200).min(wait));
+        if !is_full() {
+            return true;
         }
     }
+    false
 }
 
 /// The name that a file of the spool of `dir` is registered under; `None` for any other file.
@@ -209,6 +247,8 @@ fn is_free(path: &Path) -> bool {
 mod tests {
     use super::*;
 
+    const ROOM: Room = Room { min_free_mb: 0, wait: Duration::ZERO };
+
     fn names(dir: &Path) -> Vec<PathBuf> {
         let found = std::fs::read_dir(dir.join(FOLDER)).into_iter().flatten();
         found.map(|entry| entry.unwrap().path()).collect()
@@ -219,7 +259,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let text = "x".repeat(BLOCK_BYTES + 7);
-        let spooled = fill(dir.path(), &mut text.as_bytes(), 0).unwrap();
+        let spooled = fill(dir.path(), &mut text.as_bytes(), ROOM).unwrap();
         let path = std::fs::canonicalize(spooled.path()).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -235,10 +275,12 @@ mod tests {
     #[test]
     fn what_is_not_kept_is_gone() {
         let dir = tempfile::tempdir().unwrap();
-        drop(fill(dir.path(), &mut &b"text"[..], 0).unwrap());
-        let empty = fill(dir.path(), &mut &b""[..], 0).unwrap_err().to_string();
+        drop(fill(dir.path(), &mut &b"text"[..], ROOM).unwrap());
+        let empty = fill(dir.path(), &mut &b""[..], ROOM).unwrap_err().to_string();
         assert!(empty.contains("standard input is empty"), "{empty}");
-        let full = fill(dir.path(), &mut &b"text"[..], u64::MAX).unwrap_err().to_string();
+        let full = fill(dir.path(), &mut &b"text"[..], Room { min_free_mb: u64::MAX, ..ROOM })
+            .unwrap_err()
+            .to_string();
         assert!(full.contains("limits.min_free_mb") && full.contains("nothing was taken up"), "{full}");
         struct Broken;
         impl Read for Broken {
@@ -246,14 +288,14 @@ mod tests {
                 Err(std::io::Error::other("gone"))
             }
         }
-        assert!(matches!(fill(dir.path(), &mut Broken, 0), Err(SpoolError::Input(_))));
+        assert!(matches!(fill(dir.path(), &mut Broken, ROOM), Err(SpoolError::Input(_))));
         assert_eq!(names(dir.path()), [] as [PathBuf; 0]);
     }
 
     #[test]
     fn a_sweep_takes_what_the_dead_left_and_nothing_that_is_held() {
         let dir = tempfile::tempdir().unwrap();
-        let living = fill(dir.path(), &mut &b"text"[..], 0).unwrap();
+        let living = fill(dir.path(), &mut &b"text"[..], ROOM).unwrap();
         let held = living.path().with_extension("part");
         std::fs::rename(living.path(), &held).unwrap();
         std::fs::write(dir.path().join(FOLDER).join("dead.part"), "half").unwrap();

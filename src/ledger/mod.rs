@@ -304,6 +304,16 @@ impl Ledger {
         count.map(i64::cast_unsigned).map_err(|e| self.wrap(e))
     }
 
+    /// Number of written chunks that a run wrote. Looks at all of them.
+    ///
+    /// # Errors
+    /// See [`LedgerError`].
+    pub fn count_of(&self, run: &str) -> Result<u64, LedgerError> {
+        let sql = "SELECT count(*) FROM chunks WHERE run = ?1";
+        let count = self.reader().query_row(sql, [run], |row| row.get::<_, i64>(0));
+        count.map(i64::cast_unsigned).map_err(|e| self.wrap(e))
+    }
+
     /// The next `limit` written chunks after a key in byte order of (doc_id, chunk_index): key, chunk id,
     /// identity. `after = None` starts.
     ///

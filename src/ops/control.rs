@@ -56,7 +56,29 @@ fn reach(dir: &Path) -> std::io::Result<(PathBuf, Option<std::fs::File>)> {
 /// # Errors
 /// When the socket cannot be made.
 pub async fn serve(line: Arc<Line>) -> std::io::Result<()> {
-    let (path, _folder) = reach(&line.folder.dir)?;
+    let dir = line.folder.dir.clone();
+    serve_with(&dir, Arc::new(move |request: &str| answer(&line, request))).await
+}
+
+/// Serves a folder that a run has closed because its disk is full: its status as it was then, and nothing else.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub async fn serve_closed(dir: &Path, status: Value) -> std::io::Result<()> {
+    let answer = move |request: &str| match serde_json::from_str(request) {
+        Ok(Command::Status) => Answer::Ok(status.clone()),
+        _ => Answer::Error(
+            "the disk is full, and the run waits with its stores closed; free some space and try again"
+                .into(),
+        ),
+    };
+    serve_with(dir, Arc::new(answer)).await
+}
+
+type Answers = Arc<dyn Fn(&str) -> Answer + Send + Sync>;
+
+async fn serve_with(dir: &Path, answers: Answers) -> std::io::Result<()> {
+    let (path, _folder) = reach(dir)?;
     // We hold the folder's lock, so a socket that lies there belongs to nobody.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path)?;
@@ -69,12 +91,12 @@ pub async fn serve(line: Arc<Line>) -> std::io::Result<()> {
         }
         let (stream, _) = listener.accept().await?;
         while clients.try_join_next().is_some() {}
-        clients.spawn(client(Arc::clone(&line), Arc::clone(&worker), stream));
+        clients.spawn(client(Arc::clone(&answers), Arc::clone(&worker), stream));
     }
 }
 
 /// One question and its answer. A client that does not speak or listen keeps nobody waiting but itself.
-async fn client(line: Arc<Line>, worker: Arc<Mutex<Worker>>, mut stream: UnixStreamAsync) {
+async fn client(answers: Answers, worker: Arc<Mutex<Worker>>, mut stream: UnixStreamAsync) {
     let (read, mut write) = stream.split();
     let mut request = String::new();
     let mut reader = tokio::io::BufReader::new(read.take(REQUEST_BYTES));
@@ -83,7 +105,7 @@ async fn client(line: Arc<Line>, worker: Arc<Mutex<Worker>>, mut stream: UnixStr
         return;
     }
     // Verbs are carried out one at a time.
-    let answer = worker.lock().await.run(move || answer(&line, &request)).await;
+    let answer = worker.lock().await.run(move || answers(&request)).await;
     let answer = answer.unwrap_or_else(|panicked| Answer::Error(panicked.to_string()));
     let Ok(mut text) = serde_json::to_vec(&answer) else { return };
     text.push(b'\n');

@@ -140,7 +140,9 @@ impl Doctor<'_> {
                 }
                 self.record(letter, &raw)
             }
-            Payload::Chunk { .. } => Err(stays(Reason::CannotHere, "its payload does not fit its subject")),
+            Payload::Chunk { .. } | Payload::Reference { .. } => {
+                Err(stays(Reason::CannotHere, "its payload does not fit its subject"))
+            }
         }
     }
 

@@ -63,6 +63,8 @@ pub struct RunStatus {
     pub sink_gate: Gate,
     /// Breaker of the device.
     pub device_gate: Gate,
+    /// Since when the disk has been full, RFC 3339 UTC; `None` while it is not.
+    pub disk_full_since: Option<String>,
     /// Whether it takes up no more work.
     pub draining: bool,
 }
@@ -106,6 +108,7 @@ fn run_status(line: &Line) -> RunStatus {
         tokens_per_s: tally.tokens.get() as f64 / wall_s.max(1e-9),
         sink_gate: *line.sink_state.gate.borrow(),
         device_gate: *line.device_state.gate.borrow(),
+        disk_full_since: line.full_since().map(|full| full.at),
         draining: line.draining(),
     }
 }

@@ -8,7 +8,7 @@ use super::{batch::Item, line::Line, tail, worker::words};
 use crate::{
     chunk::Embedding,
     error::{Class, Fault},
-    ledger::{LedgerError, Written},
+    ledger::Written,
     queue::{Settlement, now_text},
     sink::{Confirmed, Row, SinkError},
 };
@@ -35,15 +35,11 @@ pub fn commit(line: &Line, items: Vec<Item<Embedding>>) -> Committed {
     let leases: Vec<_> = items.iter().map(|item| (&item.lease, &item.chunk)).collect();
     let resolves = match line.folder.queue.resolves(&leases) {
         Ok(resolves) => resolves,
-        Err(error) => return Committed::Broken(error.to_string()),
+        Err(error) => return Committed::Broken(line.told(error)),
     };
     match line.folder.ledger.commit(&written, &resolves) {
         Ok(()) => {}
-        Err(error @ LedgerError::DiskFull { .. }) => {
-            let fault = Fault::new(Class::DiskFull, error.to_string());
-            return Committed::Refused(items, SinkError::Unavailable(fault));
-        }
-        Err(error) => return Committed::Broken(error.to_string()),
+        Err(error) => return Committed::Broken(line.told(error)),
     }
     count(line, &rows);
     match settle(line, items, &resolves) {
@@ -100,16 +96,16 @@ fn settle(line: &Line, items: Vec<Item<Embedding>>, resolves: &[(uuid::Uuid, Str
     if !resolves.is_empty() {
         // Before the chunks leave the queue: a letter whose chunk is not pending is then open only if nothing newer
         // was written, and a redrive needs no look into the ledger to know that.
-        line.folder.queue.resolve(resolves).map_err(|error| error.to_string())?;
+        line.folder.queue.resolve(resolves).map_err(|error| line.told(error))?;
         let known: Vec<_> = resolves.iter().map(|(id, _)| *id).collect();
-        line.folder.ledger.resolved_known(&known).map_err(|error| error.to_string())?;
+        line.folder.ledger.resolved_known(&known).map_err(|error| line.told(error))?;
     }
     let settlements = items.into_iter().map(|item| Settlement::Written(item.lease)).collect();
-    let settled = line.folder.queue.settle(settlements).map_err(|error| error.to_string())?;
+    let settled = line.folder.queue.settle(settlements).map_err(|error| line.told(error))?;
     if !settled.stale.is_empty() {
         // Their document lost them while they were on their way.
         tail::delete(line, &settled.stale)?;
-        line.folder.ledger.remove(&settled.stale).map_err(|error| error.to_string())?;
+        line.folder.ledger.remove(&settled.stale).map_err(|error| line.told(error))?;
     }
     Ok(())
 }

@@ -76,7 +76,7 @@ pub(super) async fn bury(line: &Arc<Line>, letters: Vec<Dead>) {
             }
             None => line.tally.duplicates.add(1),
         }),
-        Ok(Err(error)) => line.halt(format!("dead letters cannot be written: {error}")),
+        Ok(Err(error)) => line.halt(format!("dead letters cannot be written: {}", line.told(error))),
         Err(panicked) => line.halt(format!("writing dead letters {panicked}")),
     }
     alert(line);

@@ -118,7 +118,7 @@ pub async fn enqueue(line: &Arc<Line>, registered: Registered) -> Result<Enqueue
         incomplete: incomplete.collect(),
         interrupted: stopped == Some(Stop::Interrupted),
         halted: match stopped {
-            Some(Stop::Halted(why)) => Some(why),
+            Some(Stop::Halted(why) | Stop::Full(why)) => Some(why),
             _ => None,
         },
     })

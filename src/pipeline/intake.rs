@@ -146,7 +146,7 @@ impl Intake {
                 None => break,
             }
         }
-        self.line.folder.queue.flush().map_err(|error| error.to_string())?;
+        self.line.folder.queue.flush().map_err(|error| self.line.told(error))?;
         let state = match source.incomplete() {
             Some(why) => SourceState::Incomplete(format!("{}: {why}", input.registered.uri)),
             None if good == 0 => {
@@ -261,8 +261,8 @@ impl Intake {
         // In the order in which a chunk moves on: what leaves one place after it was looked at there is found at
         // the next. The other way round a chunk settled in between is seen nowhere, and is done twice.
         let pending = folder.queue.held(key, chunk_id);
-        let letter = folder.queue.standing(key.short_hash()).map_err(|error| error.to_string())?;
-        let written = folder.ledger.held(key).map_err(|error| error.to_string())?;
+        let letter = folder.queue.standing(key.short_hash()).map_err(|error| self.line.told(error))?;
+        let written = folder.ledger.held(key).map_err(|error| self.line.told(error))?;
         let held = Held { pending, written: written.as_ref(), letter: letter.as_ref() };
         let incoming = Incoming { source_hash, source_id, ordinal };
         Ok(admit(&incoming, &held, &self.line.identity, &self.line.run))
@@ -278,18 +278,22 @@ impl Intake {
         if seen_at_start {
             return Ok(());
         }
+        if admission == (Admission::Written { now: true }) && self.again(&chunk)? {
+            return Ok(());
+        }
         tally.produced.add(1);
         if admission == Admission::Dead {
             // Its letter may be of another source with the same text; it counts for this run, too.
             let letter = self.line.folder.queue.standing(chunk.key.short_hash());
-            if let Some(letter) = letter.map_err(|error| error.to_string())? {
+            if let Some(letter) = letter.map_err(|error| self.line.told(error))? {
                 let uri = self.line.folder.origin_uri(&letter.origin);
                 self.line.know_source(letter.origin.source_id, &uri);
             }
         }
         match admission {
             Admission::Enqueue => {
-                let made_way = self.line.folder.queue.enqueue(chunk).map_err(|error| error.to_string())?;
+                let made_way =
+                    self.line.folder.queue.enqueue(chunk).map_err(|error| self.line.told(error))?;
                 tally.enqueued.add(1);
                 tally.duplicates.add(u64::from(made_way));
             }
@@ -300,6 +304,15 @@ impl Intake {
             Admission::Dead => tally.dead.add(1),
         }
         Ok(())
+    }
+
+    /// Whether this very record was written by this run before the disk was full: it is counted in the ledger.
+    fn again(&self, chunk: &Chunk) -> Result<bool, String> {
+        if self.line.before.is_none() {
+            return Ok(false);
+        }
+        let held = self.line.folder.ledger.held(&chunk.key).map_err(|error| self.line.told(error))?;
+        Ok(held.is_some_and(|held| (held.source_id, held.ordinal) == (chunk.source_id, chunk.ordinal)))
     }
 
     /// Gives the short hash of the record's subject.
@@ -321,7 +334,7 @@ impl Intake {
         let subject = Subject::Record { source: file, offset, raw_hash: bad.raw_hash };
         let known_as = subject.short_hash();
         let standing = self.line.folder.queue.standing_or_mended(known_as);
-        match standing.map_err(|error| error.to_string())?.map(|letter| letter.state) {
+        match standing.map_err(|error| self.line.told(error))?.map(|letter| letter.state) {
             // It was given up, or is written as what it was repaired to.
             Some(LetterState::Discarded | LetterState::Resolved) => {
                 tally.skipped.add(1);

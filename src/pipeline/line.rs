@@ -91,6 +91,8 @@ pub enum Stop {
     Interrupted,
     /// As much was written as was asked for, and there is more.
     Limited,
+    /// The disk is full: the stores are to be closed, and the run goes on once there is space.
+    Full(String),
     /// Nothing will work until someone acts.
     Halted(String),
 }
@@ -171,6 +173,9 @@ pub struct Line {
     pub dead_thread: Worker,
     /// Whether the chunks found pending at the start are counted as taken up.
     adopted: Mutex<bool>,
+    /// What this run did before the disk was full.
+    pub(super) before: Option<super::full::Before>,
+    pub(super) full: Mutex<Option<super::full::Full>>,
     stop: watch::Sender<Option<Stop>>,
     uris: Mutex<HashMap<i64, String>>,
     /// Starts of a stage that fail, to come.
@@ -189,6 +194,20 @@ impl Line {
         sink: Arc<dyn Sink>,
         settings: RunSettings,
     ) -> std::io::Result<Arc<Self>> {
+        Self::going_on(folder, model, sink, settings, None)
+    }
+
+    /// As [`Line::new`], going on with a run that found the disk full.
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    pub fn going_on(
+        folder: Folder,
+        model: Arc<dyn Embed>,
+        sink: Arc<dyn Sink>,
+        settings: RunSettings,
+        before: Option<super::full::Before>,
+    ) -> std::io::Result<Arc<Self>> {
         let identity = model.identity().stored();
         let permits = Arc::new(Semaphore::new(settings.pipeline.batches_in_flight));
         Ok(Arc::new(Self {
@@ -197,7 +216,9 @@ impl Line {
             sink,
             settings,
             tally: Tally::default(),
-            run: uuid::Uuid::now_v7().to_string(),
+            run: before
+                .as_ref()
+                .map_or_else(|| uuid::Uuid::now_v7().to_string(), |before| before.run.clone()),
             identity,
             permits,
             sink_state: Dependency::new("sink"),
@@ -208,6 +229,8 @@ impl Line {
             sink_thread: Worker::start("forebay-sink")?,
             dead_thread: Worker::start("forebay-dead")?,
             adopted: Mutex::new(false),
+            before,
+            full: Mutex::new(None),
             stop: watch::Sender::new(None),
             uris: Mutex::new(HashMap::new()),
             #[cfg(feature = "testkit")]
@@ -240,16 +263,27 @@ impl Line {
         self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the line drain. The first halt counts over an interruption, and that over a limit.
+    /// Makes the line drain. The first halt counts over an interruption, and that over a limit; a full disk counts
+    /// over the halts that come in its wake, and gives way to an interruption.
     pub fn stop(&self, stop: Stop) {
-        if let Stop::Halted(why) = &stop {
-            tracing::error!(why, "halting");
-        }
         self.stop.send_modify(|current| {
-            let later = matches!((&*current, &stop), (Some(Stop::Interrupted), Stop::Limited));
-            if !matches!(current, Some(Stop::Halted(_))) && !later {
-                *current = Some(stop);
+            let stays = match (&*current, &stop) {
+                (Some(Stop::Halted(_)), _) => true,
+                (Some(Stop::Full(_)), later) => *later != Stop::Interrupted,
+                (Some(Stop::Interrupted), later) => matches!(later, Stop::Limited | Stop::Full(_)),
+                _ => false,
+            };
+            if stays {
+                return;
             }
+            match &stop {
+                Stop::Halted(why) => tracing::error!(why, "halting"),
+                Stop::Full(why) => {
+                    tracing::warn!(why, "the disk is full: closing the stores until there is space")
+                }
+                Stop::Interrupted | Stop::Limited => {}
+            }
+            *current = Some(stop);
         });
     }
 

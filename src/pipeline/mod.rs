@@ -13,6 +13,7 @@ mod commit;
 mod dead_letter;
 mod embedder;
 pub mod enqueue;
+pub mod full;
 mod inbox;
 pub mod intake;
 pub mod line;
@@ -125,11 +126,13 @@ fn start_intake(line: &Arc<Line>, intake: Intake, tell: oneshot::Sender<Read>) -
 fn close(line: &Line, ends: &[InputEnd], gone: Vec<String>) -> Report {
     let ledger = &line.folder.ledger;
     if let Err(error) = line.folder.queue.flush() {
-        line.halt(error.to_string());
+        line.halt(line.told(error));
     }
     record_ends(line, ends);
     let report = report(line, ends, gone);
-    if let Err(error) = ledger.record_run(&line.run, &report) {
+    if line.found_full().is_none()
+        && let Err(error) = ledger.record_run(&line.run, &report)
+    {
         tracing::error!(%error, "the report of the run could not be stored in the ledger");
     }
     report
@@ -143,7 +146,7 @@ fn record_ends(line: &Line, ends: &[InputEnd]) {
         let spooled = spool::path_of(&line.folder.dir, &end.registered.uri).is_some();
         let state = if spooled { &SourceState::Done } else { &end.state };
         if let Err(error) = line.folder.ledger.source_read(&end.registered, state, end.bytes, &now_text()) {
-            line.halt(error.to_string());
+            line.halt(line.told(error));
         }
     }
     match line.folder.drop_spooled() {
@@ -195,7 +198,7 @@ fn report(line: &Line, ends: &[InputEnd], gone: Vec<String>) -> Report {
     // What is redriven meanwhile is in no number here.
     let counting = line.counting();
     let produced = tally.produced.get();
-    let (pending, wall_s) = (line.folder.queue.depth().pending as u64, tally.wall().as_secs_f64());
+    let pending = line.folder.queue.depth().pending as u64;
     let mut incomplete = gone;
     incomplete.extend(ends.iter().filter_map(|end| match &end.state {
         SourceState::Incomplete(why) => Some(why.clone()),
@@ -203,47 +206,51 @@ fn report(line: &Line, ends: &[InputEnd], gone: Vec<String>) -> Report {
     }));
     // Not by the tally: what was buried may have been redriven and written meanwhile.
     let leaves_dead = line.leaves_dead().unwrap_or_else(|error| {
-        line.halt(error.to_string());
+        line.halt(line.told(error));
         true
     });
     let stopped = line.stopped();
     let outcome = match &stopped {
-        Some(Stop::Halted(_)) => Outcome::Halted,
+        Some(Stop::Halted(_) | Stop::Full(_)) => Outcome::Halted,
         Some(Stop::Interrupted) => Outcome::Interrupted,
         Some(Stop::Limited) => Outcome::Limited,
         None if leaves_dead || !incomplete.is_empty() => Outcome::Partial,
         None => Outcome::Complete,
     };
-    let tokens = tally.tokens.get();
+    let whole = line.before();
+    // What this run wrote before the disk was full stands in the ledger.
+    let chunks = line.before.as_ref().and_then(|_| line.folder.ledger.count_of(&line.run).ok());
+    let wall_s = whole.began.elapsed().as_secs_f64();
+    let (resumed, chunks) = (chunks.is_some(), chunks.unwrap_or_else(|| tally.chunks.get()));
     // Units with an outcome. The rest is pending or in flight to the DLQ when the run was interrupted, or when a letter
     // was redriven after the reader had come to its end.
     let duplicates = tally.duplicates.get() + line.folder.queue.made_way();
-    let done = tally.chunks.get() + tally.skipped.get() + tally.dead.get() + duplicates;
+    let done = chunks + tally.skipped.get() + tally.dead.get() + duplicates;
     drop(counting);
     let unreadable = tally.unreadable.get().min(done);
-    let produced = if stopped.is_some() || pending > 0 { done - unreadable } else { produced };
+    let produced = if stopped.is_some() || pending > 0 || resumed { done - unreadable } else { produced };
     Report {
         run: line.run.clone(),
         documents: tally.documents.get(),
         produced,
         unreadable,
         duplicates,
-        chunks: tally.chunks.get(),
+        chunks,
         skipped: tally.skipped.get(),
         dead: tally.dead.get(),
         pending,
-        tokens,
-        truncated: tally.truncated.get(),
-        embedded: tally.embedded.get(),
-        passes: tally.passes.get(),
+        tokens: whole.tokens,
+        truncated: whole.truncated,
+        embedded: whole.embedded,
+        passes: whole.passes,
         wall_s,
-        tokens_per_s: if wall_s > 0.0 { tokens as f64 / wall_s } else { 0.0 },
+        tokens_per_s: if wall_s > 0.0 { whole.tokens as f64 / wall_s } else { 0.0 },
         idle_pct: tally.idle_pct(),
         cost: 0.0,
         identity: line.model.identity().label.clone(),
         outcome,
         halted: match stopped {
-            Some(Stop::Halted(why)) => Some(why),
+            Some(Stop::Halted(why) | Stop::Full(why)) => Some(why),
             _ => None,
         },
         incomplete,

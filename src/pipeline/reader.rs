@@ -41,8 +41,6 @@ pub struct State {
     pub dead: DeadLane,
     /// Moves when the queue changes.
     pub changed: watch::Receiver<u64>,
-    /// Since when the disk has been too full.
-    pub full_since: Option<Instant>,
 }
 
 impl Actor for Reader {
@@ -117,7 +115,7 @@ impl State {
                 self.wait(None).await;
             }
             // A full disk too: after one failed flush the store refuses everything until it is opened again.
-            Err(error) => self.line.halt(error.to_string()),
+            Err(error) => self.line.halt(self.line.told(error)),
         }
         Ok(Step::Again)
     }
@@ -156,7 +154,7 @@ impl State {
     async fn room_on_disk(&mut self) -> bool {
         let free = free_mb(&self.line.folder.dir);
         if free.is_none_or(|free| free >= self.line.settings.limits.min_free_mb) {
-            self.full_since = None;
+            self.line.set_full(false);
             return true;
         }
         self.wait_for_space().await;
@@ -165,11 +163,11 @@ impl State {
 
     async fn wait_for_space(&mut self) {
         let limits = &self.line.settings.limits;
-        let since = *self.full_since.get_or_insert_with(|| {
+        if self.line.full_since().is_none() {
             tracing::warn!(min_free_mb = limits.min_free_mb, "the disk is full; waiting for space");
-            Instant::now()
-        });
-        if since.elapsed() >= Duration::from_secs(limits.disk_full_wait_s) {
+        }
+        let waited = self.line.set_full(true).map_or(Duration::ZERO, |full| full.since.elapsed());
+        if waited >= Duration::from_secs(limits.disk_full_wait_s) {
             self.line.halt(format!(
                 "the disk of {} has been full for limits.disk_full_wait_s = {}; free some space and run again",
                 self.line.folder.dir.display(),
@@ -201,14 +199,13 @@ fn allowance(line: &Line) -> usize {
     let Some(limit) = line.settings.limit else { return most };
     // In this order: a chunk is counted before it leaves the window, so it is seen here twice or once, never not.
     let in_flight = line.folder.queue.depth().in_flight as u64;
-    let left = limit.saturating_sub(in_flight + line.tally.chunks.get());
+    let left = limit.saturating_sub(in_flight + line.written());
     usize::try_from(left).unwrap_or(most).min(most)
 }
 
 /// Whether `--limit` is reached and there is more to do.
 fn is_done(line: &Line) -> bool {
-    line.settings.limit.is_some_and(|limit| line.tally.chunks.get() >= limit)
-        && line.folder.queue.depth().pending > 0
+    line.settings.limit.is_some_and(|limit| line.written() >= limit) && line.folder.queue.depth().pending > 0
 }
 
 /// Tokens for the next batch: enough to keep the model busy for a while, few enough that a kill costs little. Before

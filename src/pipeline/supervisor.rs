@@ -141,7 +141,7 @@ impl State {
             }
             (Stage::Reader, Some(out), _, Some(dead)) => {
                 let (out, dead, changed) = (out.clone(), dead.clone(), line.folder.queue.changed());
-                let state = reader::State { line, out, dead, changed, full_since: None };
+                let state = reader::State { line, out, dead, changed };
                 Actor::spawn_linked(None, Reader, state, me).await?.0.get_id()
             }
             // Its lane is closed already: it has nothing left to do.

@@ -7,9 +7,13 @@ use std::{
     time::Duration,
 };
 
-use super::{circuit::Event, line::Line};
+use super::{
+    circuit::Event,
+    line::{Line, Stop},
+};
 use crate::{
     chunk::ChunkKey,
+    error::Class,
     queue::{
         dead::{DeadLetter, State, Subject},
         dlq::Filter,
@@ -24,39 +28,38 @@ use crate::{
 /// # Errors
 /// A sentence, when the stores cannot be used.
 pub fn drop_stale(line: &Line, doc_id: &str, count: u64) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
     let folder = &line.folder;
     let (mut index, mut last, mut stale) = (count, None, BTreeSet::new());
     loop {
         // In the order in which a chunk moves on: one that is settled in between is then found in the ledger.
         let key = ChunkKey::new(doc_id, index);
-        let cancelled = folder.queue.cancel(&key).map_err(|e| text(&e))?;
+        let cancelled = folder.queue.cancel(&key).map_err(|e| line.told(e))?;
         line.tally.duplicates.add(u64::from(cancelled.waiting));
         if cancelled.any() {
             // It may have reached the sink before a crash, and not the ledger.
             stale.insert(key.clone());
         }
-        let letter = folder.queue.standing(key.short_hash()).map_err(|e| text(&e))?;
+        let letter = folder.queue.standing(key.short_hash()).map_err(|e| line.told(e))?;
         if let Some(letter) = &letter {
-            folder.queue.resolve(&[(letter.id, "superseded".to_owned())]).map_err(|e| text(&e))?;
+            folder.queue.resolve(&[(letter.id, "superseded".to_owned())]).map_err(|e| line.told(e))?;
         }
         // Chunks of a document are numbered without gaps: the first that nobody knows is its end.
         if !cancelled.any() && letter.is_none() && last.is_none_or(|last| index > last) {
-            last = folder.ledger.tail(doc_id, index).map_err(|e| text(&e))?.last().copied();
+            last = folder.ledger.tail(doc_id, index).map_err(|e| line.told(e))?.last().copied();
             if last.is_none() {
                 break;
             }
         }
         index += 1;
     }
-    let written = folder.ledger.tail(doc_id, count).map_err(|e| text(&e))?;
+    let written = folder.ledger.tail(doc_id, count).map_err(|e| line.told(e))?;
     stale.extend(written.into_iter().map(|index| ChunkKey::new(doc_id, index)));
     if stale.is_empty() {
         return Ok(());
     }
     let keys: Vec<ChunkKey> = stale.into_iter().collect();
     delete(line, &keys)?;
-    folder.ledger.remove(&keys).map_err(|e| text(&e))
+    folder.ledger.remove(&keys).map_err(|e| line.told(e))
 }
 
 /// Whether a source answers for what was read at this line of this file. A file that is one document has no lines,
@@ -87,8 +90,8 @@ pub fn close_mended(line: &Line, uri: &str, still: &HashSet<u128>) -> Result<(),
         }
         true
     });
-    each.map_err(|error| error.to_string())?;
-    queue.resolve(&closed).map_err(|error| error.to_string())
+    each.map_err(|error| line.told(error))?;
+    queue.resolve(&closed).map_err(|error| line.told(error))
 }
 
 /// Deletes from the sink, waiting while it is down.
@@ -99,6 +102,10 @@ pub(super) fn delete(line: &Line, keys: &[ChunkKey]) -> Result<(), String> {
     loop {
         match line.sink.delete(keys) {
             Ok(()) => return Ok(()),
+            Err(SinkError::Unavailable(fault)) if fault.class == Class::DiskFull => {
+                line.stop(Stop::Full(fault.message.clone()));
+                return Err(fault.message);
+            }
             Err(SinkError::Unavailable(fault)) if !line.draining() => {
                 tracing::warn!(class = %fault.class, why = fault.message, "stale chunks wait for the sink");
                 line.sink_state.tell(Event::Failure);

@@ -36,7 +36,7 @@ async fn one(line: &Line, dead: &DeadLane, lease: Lease, chunk: Chunk, fault: Fa
             tracing::info!(class = %fault.class, attempts, after_ms = after.as_millis(), "a chunk is tried again");
             match line.folder.queue.settle(vec![Settlement::Retry { lease, attempts, after }]) {
                 Ok(settled) => line.tally.duplicates.add(settled.superseded),
-                Err(error) => line.halt(error.to_string()),
+                Err(error) => line.halt(line.told(error)),
             }
         }
         Verdict::Bury => {

@@ -11,10 +11,15 @@ use super::{
     batch::{Batch, Item},
     circuit::Event,
     commit::{self, Committed},
-    line::{DeadLane, Line},
+    line::{DeadLane, Line, Stop},
     triage,
 };
-use crate::{chunk::Embedding, error::Fault, queue::policy::wait_max, sink::SinkError};
+use crate::{
+    chunk::Embedding,
+    error::{Class, Fault},
+    queue::policy::wait_max,
+    sink::SinkError,
+};
 
 /// Write the next batch.
 #[derive(Debug)]
@@ -93,6 +98,11 @@ impl State {
         tries: u32,
     ) -> Result<(), ActorProcessingErr> {
         match error {
+            SinkError::Unavailable(fault) if fault.class == Class::DiskFull => {
+                self.line.stop(Stop::Full(fault.message));
+                // Dropped, and so still queued.
+                parts.clear();
+            }
             SinkError::Unavailable(fault) => {
                 parts.push(items);
                 self.down(&fault, tries).await;

@@ -9,6 +9,7 @@ use super::{
     Queue, QueueError, State,
     dead::{DeadLetter, State as LetterState, Transition},
     entry, index, letters, now_text,
+    store::Store,
 };
 
 /// Bytes and epoch of the journal that is about to take its place: `k`.
@@ -220,7 +221,7 @@ impl Queue {
         let mut next = || stored.by_ref().take(TOGETHER).map(bury).collect();
         let new = state.journal.write_next(&now_text(), &mut next)?;
         let known = place(new.bytes(), new.epoch());
-        self.shared.db.insert(NEXT_JOURNAL, known.clone())?;
+        self.shared.db.insert(NEXT_JOURNAL, &*known)?;
         self.shared.db.flush()?;
         self.shared.sync.after_flush().map_err(QueueError::NotDurable)?;
         state.journal.replace(new)?;
@@ -240,7 +241,7 @@ impl Queue {
 }
 
 /// Notes what the letters add up to, when the tree knows all of the journal and so holds all that was added up.
-pub(super) fn note_sums(db: &sled::Db, state: &State) -> sled::Result<()> {
+pub(super) fn note_sums(db: &Store, state: &State) -> sled::Result<()> {
     let known = place(state.journal.bytes(), state.journal.epoch());
     if db.get(entry::JOURNAL)?.is_some_and(|noted| noted == known) {
         db.insert(index::SUMS, state.letters.encode(&known))?;

@@ -240,9 +240,9 @@ impl DeadLetter {
 
     /// Whether it is about this text; one that was repaired is still about the text as it was read.
     pub fn is_about(&self, chunk: &Chunk) -> bool {
-        match &self.payload {
-            Payload::Chunk { source_hash, .. } => *source_hash == chunk.source_hash,
-            Payload::Raw { .. } => self.chunk_id.is_none_or(|id| id == chunk.id()),
+        match (&self.subject, self.payload.source_hash()) {
+            (Subject::Chunk(_), Some(source_hash)) => *source_hash == chunk.source_hash,
+            _ => self.chunk_id.is_none_or(|id| id == chunk.id()),
         }
     }
 

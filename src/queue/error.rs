@@ -7,7 +7,7 @@ pub enum QueueError {
     #[error("the disk is full: the queue could not be flushed; free some space and run again")]
     DiskFull,
     /// The store answers with an error, or is not the one it should be.
-    #[error("the queue is damaged: {0}")]
+    #[error("the queue is damaged: {0}; `forebay run` makes it anew from its journal and the sources")]
     Damaged(String),
     /// Flushes cannot be made durable here.
     #[error("flushes of the queue cannot be made durable on this system: {0}")]
@@ -32,6 +32,19 @@ pub enum QueueError {
         /// Why.
         error: std::io::Error,
     },
+}
+
+impl QueueError {
+    /// Whether there was no space left.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::DiskFull => true,
+            Self::NotDurable(error) | Self::Io { error, .. } => {
+                matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+            }
+            Self::Damaged(_) | Self::JournalDamaged { .. } => false,
+        }
+    }
 }
 
 impl From<sled::Error> for QueueError {

@@ -203,7 +203,7 @@ impl Queue {
         let meant = groups.into_iter().filter(|(class, state)| {
             filter.class.is_none_or(|wanted| wanted == *class) && filter.keeps_state(*state)
         });
-        let mut lanes: Vec<sled::Iter> = meant
+        let mut lanes: Vec<super::store::Iter<'_>> = meant
             .map(|(class, state)| {
                 self.shared.db.range(index::key(class, state, after)..=index::key(class, state, u128::MAX))
             })
@@ -302,7 +302,7 @@ impl Queue {
     }
 }
 
-fn next_id(lane: &mut sled::Iter) -> Result<Option<u128>, QueueError> {
+fn next_id(lane: &mut super::store::Iter<'_>) -> Result<Option<u128>, QueueError> {
     lane.next().map(|item| indexed(item).map(|entry| entry.id.as_u128())).transpose()
 }
 

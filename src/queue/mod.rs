@@ -33,6 +33,7 @@ pub mod redrive;
 mod redriven;
 pub mod renew;
 mod shared;
+mod store;
 mod transition;
 pub mod window;
 
@@ -49,6 +50,7 @@ pub use lease::Lease;
 pub use look::PendingChunk;
 pub use open::{Expect, OpenReport};
 use shared::{Shared, State, prefix, slot_of};
+pub use store::is_stuck;
 use window::{Pick, Place};
 
 use crate::chunk::{Chunk, Digest};

@@ -18,6 +18,7 @@ use super::{
     quarantine::MAX_REDRIVES,
     redriven::Redriven,
     renew, slot_of,
+    store::{self, Store},
     window::{CRASH_AFTER, Place, SUSPECT_AFTER, Window},
 };
 use crate::chunk::Chunk;
@@ -64,19 +65,22 @@ impl Queue {
         expect: Expect,
         journal: Journal,
     ) -> Result<(Self, OpenReport), QueueError> {
-        let mut db = open_tree(dir, settings)?;
+        if let Some(why) = store::marked(dir) {
+            return Err(QueueError::Damaged(why));
+        }
+        let mut db = Store::new(open_tree(dir, settings)?, dir);
         let generation = check(&db, expect)?;
         if renew::is_due(&db)? {
             drop(db);
             if let Err(error) = renew::renew(dir, settings) {
                 tracing::warn!(%error, "the queue's store could not be written anew; it is tried at the next open");
             }
-            db = open_tree(dir, settings)?;
+            db = Store::new(open_tree(dir, settings)?, dir);
         }
         let meta = Meta { store: expect.store, generation }.encode();
         let write = || {
-            db.insert(entry::META, meta.clone())?;
-            db.flush().map(drop)
+            db.insert(entry::META, &*meta)?;
+            db.flush()
         };
         let sync = durable::Sync::prove(dir, write).map_err(|error| match error.kind() {
             std::io::ErrorKind::StorageFull => QueueError::DiskFull,
@@ -131,6 +135,10 @@ pub(super) fn open_tree(dir: &Path, settings: &Settings) -> Result<sled::Db, Que
             Err(sled::Error::Io(error)) if locked(&error) && start.elapsed() < Duration::from_secs(5) => {
                 std::thread::park_timeout(Duration::from_millis(50));
             }
+            // Not damage: some process, perhaps this one, still holds it.
+            Err(sled::Error::Io(error)) if locked(&error) => {
+                return Err(QueueError::Io { path: dir.display().to_string(), error });
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -141,7 +149,7 @@ fn locked(error: &std::io::Error) -> bool {
 }
 
 /// The new generation, when the tree is the one it should be.
-fn check(db: &sled::Db, expect: Expect) -> Result<u64, QueueError> {
+fn check(db: &Store, expect: Expect) -> Result<u64, QueueError> {
     let damaged = |why: &str| Err(QueueError::Damaged(why.to_owned()));
     let Some(bytes) = db.get(entry::META)? else {
         return if expect.fresh { Ok(expect.generation + 1) } else { damaged("the store came back empty") };
@@ -158,7 +166,7 @@ fn check(db: &sled::Db, expect: Expect) -> Result<u64, QueueError> {
     Ok(meta.generation + 1)
 }
 
-fn read_marks(db: &sled::Db) -> Result<Vec<(u64, Mark)>, QueueError> {
+fn read_marks(db: &Store) -> Result<Vec<(u64, Mark)>, QueueError> {
     let mut marks = Vec::new();
     for item in db.scan_prefix([entry::MARK]) {
         let (key, value) = item?;
@@ -172,7 +180,7 @@ fn read_marks(db: &sled::Db) -> Result<Vec<(u64, Mark)>, QueueError> {
 
 /// Fills the window, charges unclean ends, clears the marks. Gives the chunks to be buried as crash suspects.
 fn read_pending(
-    db: &sled::Db,
+    db: &Store,
     state: &mut State,
     marks: &[(u64, Mark)],
     expect: Expect,
@@ -247,7 +255,7 @@ mod tests {
     #[test]
     fn a_tree_that_comes_back_empty_or_is_another_stores_is_damage() {
         let dir = tempfile::tempdir().unwrap();
-        let db = sled::open(dir.path()).unwrap();
+        let db = Store::new(sled::open(dir.path()).unwrap(), dir.path());
         let expect = Expect { store: 1, generation: 3, boot: 0, fresh: false, retry_cap_ms: 0 };
         assert!(check(&db, expect).unwrap_err().to_string().contains("came back empty"));
         assert_eq!(check(&db, Expect { fresh: true, ..expect }).unwrap(), 4);

@@ -54,7 +54,7 @@ pub fn recover(dir: &Path) -> std::io::Result<()> {
 }
 
 /// Whether the open store should be written anew.
-pub(super) fn is_due(db: &sled::Db) -> Result<bool, QueueError> {
+pub(super) fn is_due(db: &super::store::Store) -> Result<bool, QueueError> {
     if db.get(REMOVED)?.is_some_and(|what| what == EVERYWHERE) {
         return Ok(true);
     }

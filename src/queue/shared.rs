@@ -20,7 +20,7 @@ use crate::chunk::Digest;
 /// The store and what is known of it in memory.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(super) db: sled::Db,
+    pub(super) db: super::store::Store,
     pub(super) sync: durable::Sync,
     pub(super) boot: u128,
     pub(super) state: Mutex<State>,
