@@ -5,6 +5,7 @@
 #![deny(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 pub mod chunk;
+pub mod clock;
 pub mod error;
 pub mod identity;
 

@@ -16,6 +16,7 @@ use std::{
 
 use forebay::{
     chunk::{ChunkKey, Digest, chunk_id},
+    clock::hooks,
     folder::Folder,
     ops::{
         Context,
@@ -40,7 +41,12 @@ use forebay::{
     },
 };
 
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 500;
+/// Our waits (a breaker's, a restart's) are so many times shorter.
+const QUICKER: u32 = 50;
+/// Jumps of the wall clock, in milliseconds: seconds, hours, years, ahead and back. They are everybody's: seeds run side
+/// by side.
+const JUMPS: [i64; 6] = [3_000, -3_000, 7_200_000, -7_200_000, 94_608_000_000, -94_608_000_000];
 const IN_FLIGHT: usize = 3;
 const BATCH: usize = 8;
 const ATTEMPTS: u32 = 3;
@@ -223,11 +229,13 @@ fn redrive(folder: &Folder, line: Option<&Line>) {
 }
 
 fn rig_of(seed: u64, dice: &mut fastrand::Rng, dir: &std::path::Path) -> Rig {
-    let odds = Odds { pass: 80, device: 30, crash: 20, batch: 80, sink: 60, answer: 60 };
+    let odds = Odds { pass: 80, device: 30, crash: 20, batch: 80, sink: 60, answer: 60, full: 15, slow: 50 };
     let mut rig = Rig::in_weather(dir, Weather::new(seed, odds));
     rig.settings.pipeline.batches_in_flight = IN_FLIGHT;
     rig.settings.pipeline.batch_chunks = BATCH;
     rig.settings.retry.max_attempts = ATTEMPTS;
+    // Years pass at once here; what a jump means for this limit is the policy's own test.
+    rig.settings.retry.max_elapsed_s = u64::MAX / 1_000;
     rig.settings.window_chunks = WINDOW;
     rig.sink = match dice.u32(..3) {
         0 => None,
@@ -239,7 +247,8 @@ fn rig_of(seed: u64, dice: &mut fastrand::Rng, dir: &std::path::Path) -> Rig {
 
 fn simulate(seed: u64) {
     let mut dice = fastrand::Rng::with_seed(seed);
-    let dir = tempfile::tempdir().unwrap();
+    // Where there is a file system in memory, no time goes into its syncs.
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let rig = rig_of(seed, &mut dice, dir.path());
     let world = world(&rig, &mut dice);
     for _ in 0..dice.u32(1..5) {
@@ -248,13 +257,23 @@ fn simulate(seed: u64) {
             1 => Cut::Drop(dice.u64(1..200)),
             _ => Cut::Stop(dice.u64(1..200)),
         };
-        let beside = dice.bool();
+        let (beside, jump, fills) = (dice.bool(), JUMPS[dice.usize(..JUMPS.len())], dice.u32(..4) == 0);
+        let full = rig.data().with_extension("full");
         let report = rig.run_beside(&world.paths, cut, |line| {
-            for _ in 0..if beside { 4 } else { 0 } {
-                std::thread::park_timeout(Duration::from_millis(10));
-                redrive(&line.folder, Some(line));
+            for step in 0..if beside { 4 } else { 1 } {
+                std::thread::park_timeout(Duration::from_millis(3));
+                hooks::AHEAD_MS.fetch_add(if step == 0 { jump } else { 0 }, Relaxed);
+                if beside {
+                    redrive(&line.folder, Some(line));
+                }
+                if step == 0 && fills {
+                    std::fs::write(&full, "").unwrap();
+                    std::thread::park_timeout(Duration::from_millis(5));
+                    std::fs::remove_file(&full).unwrap();
+                }
             }
         });
+        hooks::AHEAD_MS.fetch_sub(jump, Relaxed);
         check(&rig, &world, report.as_ref());
         if dice.bool() {
             redrive(&rig.folder(), None);
@@ -277,8 +296,9 @@ fn the_line_keeps_its_promises_whatever_fails() {
         Some(seed) => (seed, seed + 1),
         None => (0, set("FOREBAY_SEEDS").unwrap_or(SEEDS)),
     };
+    hooks::QUICKER.store(QUICKER, Relaxed);
     let (next, failed) = (AtomicU64::new(from), Mutex::new(Vec::new()));
-    // Most of a seed's time is waiting for a breaker or a disk.
+    // Much of a seed's time is waiting for a breaker or a stage.
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {

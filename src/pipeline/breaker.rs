@@ -55,7 +55,7 @@ impl Actor for Breaker {
         let dependency = (arguments.which)(&arguments.line);
         dependency.gate.send_replace(Gate::Closed);
         dependency.watched_by(me.clone());
-        me.send_interval(Duration::from_millis(200), || Event::Tick);
+        me.send_interval(crate::clock::paced(Duration::from_millis(200)), || Event::Tick);
         let circuit = Circuit::new(arguments.line.settings.breaker.clone());
         Ok(State { arguments, circuit, probing: false })
     }

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     chunk::{Chunk, ChunkKey, Digest},
+    clock::paced,
     embed::Embed,
     error::{Class, Fault},
     folder::free_mb,
@@ -88,10 +89,10 @@ impl Intake {
 
     /// Reads what comes into the line's inbox, until that is closed or the line drains.
     pub fn run(mut self) -> Read {
-        const PATIENCE: Duration = Duration::from_millis(200);
+        let patience = paced(Duration::from_millis(200));
         let mut ends = Vec::new();
         while !self.line.draining() {
-            let input = match self.line.inbox.next(PATIENCE) {
+            let input = match self.line.inbox.next(patience) {
                 Next::Input(input) => input,
                 Next::Idle => {
                     // The reader may be waiting for just this.
@@ -164,7 +165,7 @@ impl Intake {
     /// Waits for room in the window and on the disk; the reader says when that has taken too long. False when the
     /// line drains, or at once when it is not to be waited for.
     fn room(&mut self) -> bool {
-        let patience = Duration::from_millis(if self.stop_when_full { 0 } else { 200 });
+        let patience = paced(Duration::from_millis(if self.stop_when_full { 0 } else { 200 }));
         while !self.line.draining() {
             let roomy = self.roomy();
             let line = &self.line;

@@ -14,6 +14,7 @@ use super::{
     triage,
 };
 use crate::{
+    clock::paced,
     embed::Tokens,
     error::{Class, Fault},
     folder::free_mb,
@@ -174,7 +175,7 @@ impl State {
                 limits.disk_full_wait_s
             ));
         }
-        self.line.pause(Duration::from_secs(1)).await;
+        self.line.pause(paced(Duration::from_secs(1))).await;
     }
 }
 

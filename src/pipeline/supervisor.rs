@@ -24,7 +24,7 @@ use super::{
     reader::{self, Reader},
     writer::{self, Writer},
 };
-use crate::{chunk::Embedding, embed::Tokens};
+use crate::{chunk::Embedding, clock::paced, embed::Tokens};
 
 /// Dead letters that may wait on their lane: chunks and records are small beside batches, and a lane that is
 /// full makes the sender wait.
@@ -183,7 +183,7 @@ impl State {
         }
         self.crashes.push_back(now);
         let count = u32::try_from(self.crashes.len()).unwrap_or(u32::MAX);
-        let pause = Duration::from_millis(50).saturating_mul(1 << count.min(7));
+        let pause = paced(Duration::from_millis(50).saturating_mul(1 << count.min(7)));
         (count <= self.line.settings.pipeline.restarts_max).then_some(pause)
     }
 }

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     chunk::ChunkKey,
+    clock::paced,
     error::Class,
     queue::{
         dead::{DeadLetter, State, Subject},
@@ -109,7 +110,7 @@ pub(super) fn delete(line: &Line, keys: &[ChunkKey]) -> Result<(), String> {
             Err(SinkError::Unavailable(fault)) if !line.draining() => {
                 tracing::warn!(class = %fault.class, why = fault.message, "stale chunks wait for the sink");
                 line.sink_state.tell(Event::Failure);
-                std::thread::park_timeout(Duration::from_millis(500));
+                std::thread::park_timeout(paced(Duration::from_millis(500)));
             }
             Err(error) => return Err(error.to_string()),
         }

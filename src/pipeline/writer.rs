@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     chunk::Embedding,
+    clock::paced,
     error::{Class, Fault},
     queue::policy::wait_max,
     sink::SinkError,
@@ -143,6 +144,6 @@ impl State {
         tracing::warn!(class = %fault.class, code = fault.native_code, why = fault.message, "the sink is unavailable");
         self.line.sink_state.tell(Event::Failure);
         let wait = wait_max(&self.line.settings.retry, tries).mul_f64(fastrand::f64());
-        tokio::time::sleep(wait.max(Duration::from_millis(50))).await;
+        tokio::time::sleep(paced(wait.max(Duration::from_millis(50)))).await;
     }
 }

@@ -2,8 +2,7 @@
 
 /// Wall clock, milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    crate::clock::wall_ms()
 }
 
 /// Wall clock, RFC 3339 UTC with milliseconds.

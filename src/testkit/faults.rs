@@ -338,6 +338,10 @@ impl Sink for FaultySink {
     fn accept(&self, rows: &[Row]) -> Result<Confirmed, SinkError> {
         self.faults.accepts.fetch_add(1, Relaxed);
         self.faults.called();
+        std::thread::park_timeout(self.faults.weather.delay());
+        if self.faults.weather.disk_full() {
+            return Err(SinkError::Unavailable(Fault::new(Class::DiskFull, "a full disk was planted")));
+        }
         if self.faults.weather.sink_fails() {
             return Err(unavailable());
         }

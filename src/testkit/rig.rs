@@ -13,7 +13,7 @@ use super::{
 use crate::{
     embed::{self, Embed},
     folder::Folder,
-    pipeline::{self, Line, RunSettings, Stop, circuit, line, report::Report},
+    pipeline::{self, Line, RunSettings, Stop, circuit, full::Before, line, report::Report},
     queue::{self, policy},
     sink::{self, Sink},
     source,
@@ -161,12 +161,18 @@ impl Rig {
 
     /// A line, not running yet.
     pub fn line(&self) -> Arc<Line> {
+        self.going_on(None)
+    }
+
+    /// A line that goes on with a run that found the disk full.
+    fn going_on(&self, before: Option<Before>) -> Arc<Line> {
         let folder = self.folder();
         let model = Arc::new(FaultyEmbed { inner: model(), faults: Arc::clone(&self.faults) });
         let sink = self.plain_sink();
         sink.preflight(model.identity(), model.dim(), &folder.store, false).expect("the sink is fit");
         let sink = Arc::new(FaultySink { inner: sink, faults: Arc::clone(&self.faults) });
-        let line = Line::new(folder, model, sink, self.settings.clone()).expect("the system gives threads");
+        let line = Line::going_on(folder, model, sink, self.settings.clone(), before)
+            .expect("the system gives threads");
         self.faults.watch(&line);
         line
     }
@@ -192,13 +198,22 @@ impl Rig {
             Cut::Never => u64::MAX,
             Cut::Stop(calls) | Cut::Drop(calls) => calls,
         });
-        let line = self.line();
+        let mut line = self.line();
         let system = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let system = system.expect("the system gives threads");
         let report = std::thread::scope(|scope| {
-            scope.spawn(|| beside(&line));
+            let first = Arc::clone(&line);
+            scope.spawn(move || beside(&first));
             system.block_on(until_cut(&line, &self.faults.weather, paths, cut))
         });
+        let mut report = report;
+        while line.found_full().is_some() {
+            // As `run` does: all is closed, and opened again.
+            let before = line.before();
+            close(line);
+            line = self.going_on(Some(before));
+            report = system.block_on(until_cut(&line, &self.faults.weather, paths, cut));
+        }
         drop(system);
         // The intake's thread knows a line that was dropped only by its drain.
         line.stop(Stop::Interrupted);

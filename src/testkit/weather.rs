@@ -21,6 +21,10 @@ pub struct Odds {
     pub sink: u64,
     /// The sink writes, but its answer is lost.
     pub answer: u64,
+    /// The sink's disk is full, once.
+    pub full: u64,
+    /// The sink takes its time.
+    pub slow: u64,
 }
 
 /// The weather of one rig. Counters may be set by a test at any time.
@@ -134,6 +138,17 @@ impl Weather {
     /// Whether the sink refuses `rows` rows as a whole.
     pub fn batch_refused(&self, rows: usize) -> bool {
         rows > 1 && self.draw(self.odds.batch)
+    }
+
+    /// Whether the sink's disk is full now.
+    pub fn disk_full(&self) -> bool {
+        self.draw(self.odds.full)
+    }
+
+    /// How long the sink takes over its own time.
+    pub fn delay(&self) -> std::time::Duration {
+        let ms = if self.draw(self.odds.slow) { self.dice().u64(1..8) } else { 0 };
+        std::time::Duration::from_millis(ms)
     }
 
     /// Whether the sink's answer is lost.
