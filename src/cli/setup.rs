@@ -148,7 +148,9 @@ pub(super) fn line(
     forget::finish(&folder, sink.as_ref(), reading)?;
     same_sink(&folder, sink.as_ref())?;
     let settings = RunSettings { limit, ..run_settings(config) };
-    Line::new(folder, model, sink, settings).map_err(|error| error.to_string())
+    Line::new(folder, model, sink, settings).map_err(|error| {
+        format!("no thread could be started: {error}; raise the limits of this user (`ulimit -a`)")
+    })
 }
 
 /// The settings of a run.
