@@ -538,7 +538,7 @@ fn child() {
 }
 
 #[test]
-fn what_a_killed_process_said_was_durable_is_there() {
+fn d05_what_a_killed_process_said_was_durable_is_there() {
     for seed in 0..12_u64 {
         let dir = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())

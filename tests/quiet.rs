@@ -50,7 +50,7 @@ fn beyond(call: &str) -> bool {
 }
 
 #[test]
-fn a_run_and_the_verbs_beside_it_speak_to_nobody() {
+fn c07_a_run_and_the_verbs_beside_it_speak_to_nobody() {
     let home = Home::new();
     home.file("in.jsonl", corpus(200));
     let Some(run) = calls(&home, &["run", "in.jsonl"], 0) else { return };

@@ -249,3 +249,29 @@ fn a_damaged_model_is_named_with_its_file_and_the_way_out() {
     damaged("tokenizer.json", &|bytes| bytes[100] ^= 1);
     assert_eq!(home.run(&[&[&*input][..], &run, &dir].concat(), 0).n("chunks"), 2, "whole again, it works");
 }
+
+/// As when a log grows on a disk that is full: what cannot be said is not said, and the work goes on.
+#[test]
+fn a_full_disk_under_the_output_costs_the_output_and_no_panic() {
+    let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") else {
+        println!("skipped: there is no /dev/full here");
+        return;
+    };
+    let full = || std::process::Stdio::from(full.try_clone().unwrap());
+    let home = Home::new();
+    let input = home.file("in.jsonl", corpus(50) + "no json\n");
+    let mut run = home.command(&["run", &input, "-vv"]);
+    run.stdout(full()).stderr(full());
+    assert_eq!(run.status().unwrap().code(), Some(1), "a run that has written ends as it would");
+    for arguments in
+        [&["status"][..], &["dlq", "list"], &["dlq", "list", "--json"], &["search", "x"], &["check"]]
+    {
+        let mut command = home.command(arguments);
+        command.stdout(full());
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains("standard output: ") && !said.contains("panic"), "{arguments:?}: {said}");
+    }
+    home.holds(50);
+}

@@ -20,15 +20,17 @@ struct Above;
 
 impl Write for Above {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        match BAR.get() {
-            Some(bar) => bar.suspend(|| io::stderr().write_all(line))?,
-            None => io::stderr().write_all(line)?,
-        }
+        // A log that cannot be written is no reason to stop: the subscriber would say so on stderr, and panic there.
+        let _ = match BAR.get() {
+            Some(bar) => bar.suspend(|| io::stderr().write_all(line)),
+            None => io::stderr().write_all(line),
+        };
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        let _ = io::stderr().flush();
+        Ok(())
     }
 }
 

@@ -1,5 +1,15 @@
 //! What can be typed. Results go to stdout, everything else to stderr; one verb, one file.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is the room that prints")]
+
+// std's own panic when what they print cannot be written: on a disk that is full a log would end the run.
+macro_rules! println {
+    ($($what:tt)*) => { $crate::cli::tell(format_args!($($what)*)) };
+}
+macro_rules! eprintln {
+    ($($what:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($what)*);
+    }};
+}
 
 mod check;
 mod completions;
@@ -28,7 +38,13 @@ mod totals;
 mod transfer;
 mod verify;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    fmt,
+    io::Write as _,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{Mutex, PoisonError},
+};
 
 use clap::{Args, Parser, Subcommand};
 use exit::Exit;
@@ -139,6 +155,24 @@ commented out, so that later defaults hold."
     Check,
 }
 
+/// Why the first result that was not written was not.
+static UNWRITTEN: Mutex<Option<String>> = Mutex::new(None);
+
+/// One line of results. That it could not be written is told at the end, by [`delivered`].
+fn tell(line: fmt::Arguments<'_>) {
+    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+        UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.to_string());
+    }
+}
+
+/// A verb whose answer did not arrive has not done what was asked.
+fn delivered(exit: Exit) -> Result<Exit, String> {
+    match UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        Some(why) => Err(format!("standard output: {why}; give it room, and ask again")),
+        None => Ok(exit),
+    }
+}
+
 /// `forebay search … | head -1` ends quietly when `head` does. Not for runs: a client of the control socket that goes
 /// away must not end them.
 #[expect(unsafe_code, reason = "std ignores SIGPIPE and has no call to change that")]
@@ -172,6 +206,7 @@ pub fn main() -> ExitCode {
         Verb::Check => check::check(&shared),
     };
     result
+        .and_then(delivered)
         .unwrap_or_else(|why| {
             eprintln!("error: {why}");
             Exit::CannotRun

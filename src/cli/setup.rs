@@ -156,7 +156,9 @@ pub(super) fn line(
     forget::finish(&folder, sink.as_ref(), reading)?;
     same_sink(&folder, sink.as_ref())?;
     let settings = RunSettings { limit, ..run_settings(config) };
-    Line::going_on(folder, model, sink, settings, before).map_err(|error| error.to_string())
+    Line::going_on(folder, model, sink, settings, before).map_err(|error| {
+        format!("no thread could be started: {error}; raise the limits of this user (`ulimit -a`)")
+    })
 }
 
 /// The settings of a run.

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_at_the_threshold_probes_once_and_closes() {
+    fn f08_opens_at_the_threshold_probes_once_and_closes() {
         let (mut circuit, start) = (circuit(), Instant::now());
         let at = |s| start + Duration::from_secs(s);
         assert_eq!(circuit.on(Event::Failure, at(0)), Gate::Closed);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_outside_the_window_or_before_a_success_do_not_add_up() {
+    fn f08_failures_outside_the_window_or_before_a_success_do_not_add_up() {
         let (mut circuit, start) = (circuit(), Instant::now());
         for n in 0..10 {
             assert_eq!(circuit.on(Event::Failure, start + Duration::from_secs(n * 40)), Gate::Closed);
@@ -174,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn random_walks_keep_to_the_table(steps in proptest::collection::vec((0_u8..6, 0_u64..20), 0..200)) {
+        fn f08_random_walks_keep_to_the_table(steps in proptest::collection::vec((0_u8..6, 0_u64..20), 0..200)) {
             let (mut circuit, mut now) = (circuit(), Instant::now());
             for (event, seconds) in steps {
                 now += Duration::from_secs(seconds);
