@@ -100,7 +100,12 @@ fn the_fields_of_json_are_a_contract() {
     assert_eq!(hits.len(), 2);
     assert_eq!(fields(&hits[0]).join(" "), "doc_id chunk_index score text meta");
     let said = home.forebay(&["dlq", "redrive", "--all", "--dry-run", "--json"]).exits(0).json();
-    assert_eq!(fields(&said).join(" "), "dry_run redriven superseded staying");
+    assert_eq!(
+        fields(&said).join(" "),
+        "dry_run redriven repaired approved superseded reconciled staying letters"
+    );
+    assert_eq!(fields(&said["staying"][0]).join(" "), "id class reason why");
+    assert_eq!(fields(&said["letters"][0]).join(" "), "id class state doc_id would reason why");
     let said = home.forebay(&["rebuild", "--json"]).exits(0).json();
     assert_eq!(fields(&said).join(" "), "ledger_rows forgotten sources");
 }

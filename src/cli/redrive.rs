@@ -231,7 +231,7 @@ fn outcome(session: &mut Session<'_>, mut waiting: Vec<Uuid>) -> Result<Value, S
             for letter in answer.as_array().into_iter().flatten() {
                 match letter["state"].as_str() {
                     Some("redriven") => {
-                        still.extend(letter["id"].as_str().and_then(|id| id.parse::<Uuid>().ok()))
+                        still.extend(letter["id"].as_str().and_then(|id| id.parse::<Uuid>().ok()));
                     }
                     Some("resolved") => resolved += 1,
                     Some("open" | "quarantined") => {

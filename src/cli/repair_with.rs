@@ -93,7 +93,7 @@ fn run(command: &str, form: &Value, time: Duration, dry_run: bool) -> Result<Vec
         // One that does not read its input to the end is not wrong for that.
         let _ = stdin.write_all(form.as_bytes());
     });
-    let (tell, told) = mpsc::channel();
+    let (tell, told) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
         let mut output = Vec::new();
         let read = stdout.take(ANSWER_BYTES + 1).read_to_end(&mut output);

@@ -140,7 +140,7 @@ impl Doctor<'_> {
                 }
                 self.record(letter, &raw)
             }
-            _ => Err(stays(Reason::CannotHere, "its payload does not fit its subject")),
+            Payload::Chunk { .. } => Err(stays(Reason::CannotHere, "its payload does not fit its subject")),
         }
     }
 

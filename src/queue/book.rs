@@ -198,6 +198,11 @@ impl Queue {
             state.put(index::FORM, vec![entry::FORMAT]);
             self.shared.apply(state)?;
         }
+        let (sums, known) = (db.get(index::SUMS)?, db.get(entry::JOURNAL)?);
+        if let Some(counts) = sums.zip(known).and_then(|(sums, known)| index::Counts::decode(&sums, &known)) {
+            state.letters = counts;
+            return Ok(());
+        }
         for item in db.scan_prefix(index::PREFIX) {
             state.letters.moved(None, Some(&letters::indexed(item)?));
         }
@@ -232,6 +237,15 @@ impl Queue {
         // Without an epoch in trees from before journals had one.
         Ok(Some((u64::from_le_bytes(*offset), Uuid::from_slice(epoch).unwrap_or_default())))
     }
+}
+
+/// Notes what the letters add up to, when the tree knows all of the journal and so holds all that was added up.
+pub(super) fn note_sums(db: &sled::Db, state: &State) -> sled::Result<()> {
+    let known = place(state.journal.bytes(), state.journal.epoch());
+    if db.get(entry::JOURNAL)?.is_some_and(|noted| noted == known) {
+        db.insert(index::SUMS, state.letters.encode(&known))?;
+    }
+    Ok(())
 }
 
 /// A place in the journal, as stored.

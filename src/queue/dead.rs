@@ -217,7 +217,7 @@ impl DeadLetter {
     pub fn is_about(&self, chunk: &Chunk) -> bool {
         match &self.payload {
             Payload::Chunk { source_hash, .. } => *source_hash == chunk.source_hash,
-            _ => self.chunk_id.is_none_or(|id| id == chunk.id()),
+            Payload::Raw { .. } => self.chunk_id.is_none_or(|id| id == chunk.id()),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
@@ -15,6 +16,8 @@ use crate::error::Class;
 const INDEX: u8 = b'i';
 /// Present when every letter is in the index: `l`.
 pub const FORM: &[u8] = b"l";
+/// What the index added up to when the queue was closed, and the place in the journal at which it did: `n`.
+pub const SUMS: &[u8] = b"n";
 
 /// What is known of a letter without decoding it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +115,7 @@ pub struct Counts {
     bytes: u64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Group {
     count: u64,
     /// How many letters have that many attempts.
@@ -144,6 +147,23 @@ impl Counts {
     /// Bytes of all letters' stored forms.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The sums as stored: with them an open adds nothing up, as long as the tree knows no more of the journal.
+    pub(super) fn encode(&self, known: &[u8]) -> Vec<u8> {
+        let groups: Vec<_> = self.groups.iter().collect();
+        let mut out = vec![entry::FORMAT];
+        serde_json::to_writer(&mut out, &(known, groups, self.bytes)).expect("plain data");
+        out
+    }
+
+    /// The inverse; `None` when they are of another moment or not ours: then the index is added up.
+    pub(super) fn decode(stored: &[u8], known: &[u8]) -> Option<Self> {
+        type Stored = (Vec<u8>, Vec<((Class, State), Group)>, u64);
+        let (&form, json) = stored.split_first()?;
+        let (of, groups, bytes): Stored =
+            (form == entry::FORMAT).then(|| serde_json::from_slice(json).ok()).flatten()?;
+        (of == known).then(|| Self { groups: groups.into_iter().collect(), bytes })
     }
 
     /// Letters for which `keep` holds.
@@ -203,6 +223,9 @@ mod tests {
         counts.moved(None, Some(&nine));
         let worst = |counts: &Counts| counts.attempts_worst(Class::JsonSyntax, |state| state == State::Open);
         assert_eq!((worst(&counts), counts.bytes()), (9, 200));
+        let stored = counts.encode(b"here");
+        assert_eq!(Counts::decode(&stored, b"here"), Some(counts.clone()));
+        assert_eq!((Counts::decode(&stored, b"later"), Counts::decode(b"", b"")), (None, None));
         counts.moved(Some(&nine), Some(&entry(2, State::Resolved, 9)));
         assert_eq!((worst(&counts), counts.by_class()[&Class::JsonSyntax]), (3, 1));
         counts.moved(Some(&three), None);

@@ -95,6 +95,7 @@ impl Drop for Shared {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         super::renew::note_alive(state);
         if self.db.apply_batch(std::mem::take(&mut state.batch)).is_ok() {
+            let _ = super::book::note_sums(&self.db, state);
             let _ = self.db.flush();
         }
     }
