@@ -12,7 +12,8 @@ use crate::{
         forget::{self, Reading},
         verify::same_sink,
     },
-    pipeline::{Line, RunSettings},
+    pipeline::{Line, RunSettings, alert},
+    queue::policy::wait_longest_ms,
     sink::{self, Sink},
 };
 
@@ -90,12 +91,12 @@ pub(super) fn try_folder(config: &Config) -> Result<Folder, FolderError> {
 
 /// As [`folder`], also when the ledger is gone: it is about to be made again.
 pub(super) fn folder_to_rebuild(config: &Config) -> Result<Folder, String> {
-    Folder::open_without_ledger(&config.data.dir, &config.queue, config.retry.cap_ms)
+    Folder::open_without_ledger(&config.data.dir, &config.queue, wait_longest_ms(&config.retry))
         .map_err(|error| error.to_string())
 }
 
 pub(super) fn open_folder(config: &Config) -> Result<Folder, FolderError> {
-    Folder::open(&config.data.dir, &config.queue, config.retry.cap_ms)
+    Folder::open(&config.data.dir, &config.queue, wait_longest_ms(&config.retry))
 }
 
 /// Opens the sink; nothing is touched before its preflight.
@@ -140,7 +141,11 @@ fn run_settings(config: &Config) -> RunSettings {
         window_chunks: config.queue.window_chunks,
         limits: config.limits.clone(),
         limit: None,
-        dlq_alert_depth: config.dlq.alert_depth,
+        alert: alert::Settings {
+            depth: config.dlq.alert_depth,
+            age_h: config.dlq.alert_age_h,
+            command: config.dlq.alert_command.clone(),
+        },
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     chunk::{Chunk, ChunkKey, Digest},
-    error::{Class, Fault},
+    error::{Class, Fault, Stage},
     folder::free_mb,
     ledger::{RegisteredSource, SourceState},
     queue::dead::{Burial, Origin, Payload, State as LetterState, Subject},
@@ -213,7 +213,7 @@ impl Intake {
             self.line.tally.produced.add(1);
             let fault =
                 Fault::new(Class::TokenizerFailed, "the tokenizer panicked while the document was split");
-            return self.bury(burial(&self.line, &chunk(0, record.text.clone()), fault, 1));
+            return self.bury(burial(&self.line, &chunk(0, record.text.clone()), Stage::Source, fault, 1));
         };
         let count = texts.len() as u64;
         let first = ChunkKey::new(record.doc_id.clone(), 0);

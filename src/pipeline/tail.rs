@@ -99,7 +99,7 @@ pub(super) fn delete(line: &Line, keys: &[ChunkKey]) -> Result<(), String> {
     loop {
         match line.sink.delete(keys) {
             Ok(()) => return Ok(()),
-            Err(SinkError::Unavailable(fault)) if !line.draining() => {
+            Err(SinkError::Unavailable(fault) | SinkError::Unknown(fault)) if !line.draining() => {
                 tracing::warn!(class = %fault.class, why = fault.message, "stale chunks wait for the sink");
                 line.sink_state.tell(Event::Failure);
                 std::thread::park_timeout(Duration::from_millis(500));

@@ -24,8 +24,12 @@ pub struct Settings {
     pub payload: String,
     /// Days after which resolved and discarded letters are purged; 0: never.
     pub retain_days: u64,
-    /// Open letters from which a warning is logged.
+    /// Open letters from which an alert is raised.
     pub alert_depth: u64,
+    /// Hours since the first failure of the oldest open letter from which an alert is raised; 0: never.
+    pub alert_age_h: u64,
+    /// What `sh -c` is given at an alert; empty: nothing.
+    pub alert_command: String,
 }
 
 /// Which letters are meant.

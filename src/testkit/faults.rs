@@ -291,6 +291,10 @@ impl Sink for FaultySink {
         self.inner.kind()
     }
 
+    fn is_idempotent(&self) -> bool {
+        self.inner.is_idempotent()
+    }
+
     fn preflight(&self, id: &Identity, dim: usize, store: &str, reembed: bool) -> Result<(), SinkError> {
         self.inner.preflight(id, dim, store, reembed)
     }
@@ -318,7 +322,7 @@ impl Sink for FaultySink {
         let confirmed = self.inner.accept(rows)?;
         if self.faults.weather.answer_lost() {
             self.inner.confirm()?;
-            return Err(unavailable());
+            return Err(SinkError::Unknown(Fault::new(Class::Timeout, "an answer was lost")));
         }
         Ok(confirmed)
     }
