@@ -255,7 +255,7 @@ fn the_reference_page_names_every_setting_with_its_environment_form_and_a_commen
 #[test]
 fn names_carry_their_units() {
     // A number is a count of what its name says, or its unit ends the name.
-    const UNITS: [&str; 6] = ["_s", "_ms", "_mb", "_bytes", "_days", "_hours"];
+    const UNITS: [&str; 7] = ["_s", "_ms", "_mb", "_bytes", "_days", "_hours", "_h"];
     const COUNTS: [&str; 12] = [
         "max_length",
         "_tokens",

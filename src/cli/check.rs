@@ -3,7 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{Exit, Shared, setup, tick, tick::Tick};
-use crate::{config::Loaded, queue::policy::recovery_worst};
+use crate::{
+    config::{Config, Loaded},
+    pipeline::{circuit, report::duration},
+    queue::policy::recovery_worst,
+};
 
 pub(super) fn check(shared: &Shared) -> Result<Exit, String> {
     let with_keys = |why| format!("{why}\n\nEvery setting and its default:\n\n{}", crate::config::DEFAULTS);
@@ -25,14 +29,7 @@ pub(super) fn check(shared: &Shared) -> Result<Exit, String> {
         for setting in &loaded.origins {
             println!("  {} = {}  ({})", setting.key, setting.value, setting.origin);
         }
-        println!(
-            "a chunk that keeps failing is buried after waits of at most {} s",
-            times["recovery_worst_s"]
-        );
-        println!(
-            "a sink or device that comes back is noticed after at most {} s; one that stays away for {} s halts the run",
-            times["resume_worst_s"], times["give_up_after_s"]
-        );
+        println!("{}", words(&loaded.config));
         for tick in &ticks {
             let word = match (&tick.result, tick.needed) {
                 (Ok(_), _) => "ok   ",
@@ -45,13 +42,35 @@ pub(super) fn check(shared: &Shared) -> Result<Exit, String> {
     Ok(if ok { Exit::Ok } else { Exit::CannotRun })
 }
 
+/// The worst cases for people.
+fn words(config: &Config) -> String {
+    let (retry, breaker) = (&config.retry, &config.breaker);
+    let time = |seconds| duration(seconds as f64);
+    format!(
+        "worst cases:\n  a chunk that keeps failing is tried {} times, with waits of {} at most in all, and is then a dead \
+         letter\n  a sink or server that asks for a pause gets up to {}, which no chunk pays for\n  \
+         a sink or device that comes back is noticed within {} (a probe that just failed, {} of pause, the next probe)\n  \
+         one that stays away halts the run after {}, with exit 3 and everything still queued",
+        retry.max_attempts,
+        duration(recovery_worst(retry).as_secs_f64()),
+        time(retry.retry_after_max_s),
+        time(resume_worst_s(breaker)),
+        time(breaker.open_s),
+        time(breaker.give_up_after_s),
+    )
+}
+
+/// It may come back just after a probe has begun, which fails, and then the gate stays shut once more.
+const fn resume_worst_s(breaker: &circuit::Settings) -> u64 {
+    2 * breaker.probe_timeout_s + breaker.open_s
+}
+
 /// Worst cases of `retry.*` and `breaker.*`, in seconds.
 fn times(loaded: &Loaded) -> Value {
     let (retry, breaker) = (&loaded.config.retry, &loaded.config.breaker);
     json!({
         "recovery_worst_s": recovery_worst(retry).as_secs_f64(),
-        // It may come back just after a probe has begun, which fails, and then the gate stays shut once more.
-        "resume_worst_s": 2 * breaker.probe_timeout_s + breaker.open_s,
+        "resume_worst_s": resume_worst_s(breaker),
         "give_up_after_s": breaker.give_up_after_s,
     })
 }

@@ -226,7 +226,7 @@ pub(super) fn dlq(shared: &Shared, verb: Verb) -> Result<Exit, String> {
         Verb::List { which, limit, after } => {
             letters::list(&mut session()?, Filter { after, ..which.filter() }, limit, json)?;
         }
-        Verb::Show { id } => letters::object(&session()?.ask(&Command::DlqShow { id })?, json),
+        Verb::Show { id } => letters::object(&with_remedy(session()?.ask(&Command::DlqShow { id })?), json),
         Verb::Stats => letters::stats(&session()?.ask(&Command::DlqStats)?, json),
         Verb::Redrive(arguments) => return redrive::redrive(&config, arguments, json),
         Verb::Discard { which, all, reason, limit } => {
@@ -327,4 +327,13 @@ mod tests {
             assert!(age(wrong).is_err(), "{wrong}");
         }
     }
+}
+
+/// A letter, and what a person can do about its class.
+fn with_remedy(mut letter: Value) -> Value {
+    let class = letter["class"].as_str().and_then(|class| class.parse::<Class>().ok());
+    if let (Some(class), Some(fields)) = (class, letter.as_object_mut()) {
+        fields.insert("remedy".to_owned(), class.remedy().into());
+    }
+    letter
 }

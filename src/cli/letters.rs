@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::session::Session;
-use crate::{ops::command::Command, queue::dlq::Filter};
+use crate::{error::Class, ops::command::Command, queue::dlq::Filter};
 
 /// Letters asked for at once.
 const PAGE: usize = 500;
@@ -63,6 +63,9 @@ pub(super) fn stats(answer: &Value, json: bool) {
             class["attempts_worst"],
             word(&class["oldest_at"])
         );
+        if let Ok(class) = word(&class["class"]).parse::<Class>() {
+            println!("    {}", class.remedy());
+        }
     }
 }
 

@@ -12,7 +12,8 @@ use crate::{
         forget::{self, Reading},
         verify::same_sink,
     },
-    pipeline::{Line, RunSettings, full::Before},
+    pipeline::{Line, RunSettings, alert, full::Before},
+    queue::policy::wait_longest_ms,
     sink::{self, Sink},
 };
 
@@ -107,13 +108,13 @@ pub(super) fn say_recovered(folder: &Folder) {
 /// As [`folder`], also when the ledger is gone: it is about to be made again.
 pub(super) fn folder_to_rebuild(config: &Config) -> Result<Folder, String> {
     keep_private();
-    Folder::open_without_ledger(&config.data.dir, &config.queue, config.retry.cap_ms)
+    Folder::open_without_ledger(&config.data.dir, &config.queue, wait_longest_ms(&config.retry))
         .map_err(|error| error.to_string())
 }
 
 pub(super) fn open_folder(config: &Config) -> Result<Folder, FolderError> {
     keep_private();
-    let folder = Folder::open(&config.data.dir, &config.queue, config.retry.cap_ms)?;
+    let folder = Folder::open(&config.data.dir, &config.queue, wait_longest_ms(&config.retry))?;
     folder.queue.quarantine_after(config.dlq.max_redrives);
     Ok(folder)
 }
@@ -172,7 +173,11 @@ fn run_settings(config: &Config) -> RunSettings {
         limits: config.limits.clone(),
         limit: None,
         dlq_payload: config.dlq.payload,
-        dlq_alert_depth: config.dlq.alert_depth,
+        alert: alert::Settings {
+            depth: config.dlq.alert_depth,
+            age_h: config.dlq.alert_age_h,
+            command: config.dlq.alert_command.clone(),
+        },
     }
 }
 

@@ -68,6 +68,8 @@ pub(super) fn rule(key: &str) -> Rule {
         "breaker.window_s" | "breaker.probe_timeout_s" | "pipeline.watchdog_s" => Whole(1..=YEAR_S),
         "dlq.alert_depth" => Whole(1..=1_000_000_000),
         "dlq.max_redrives" => Whole(1..=1_000),
+        "retry.retry_after_max_s" => Whole(0..=YEAR_S),
+        "dlq.alert_age_h" => Whole(0..=876_000),
         "dlq.retain_days" => Whole(0..=36_500),
         "dlq.payload" => OneOf(&["full", "reference"]),
         "sink.kind" => OneOf(&["sqlite", "null"]),

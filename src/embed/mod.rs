@@ -106,6 +106,9 @@ pub enum EmbedError {
     /// The model refused.
     #[error("the forward pass failed: {0}")]
     Failed(String),
+    /// The device or the server behind it failed: no text is to blame.
+    #[error("{0}")]
+    Unavailable(Fault),
     /// A panic was caught.
     #[error("the forward pass panicked: {0}")]
     Panicked(String),
@@ -117,6 +120,7 @@ impl EmbedError {
         match self {
             Self::OutOfMemory { .. } => Class::OutOfMemory,
             Self::Failed(_) => Class::ModelFailed,
+            Self::Unavailable(fault) => fault.class,
             Self::Panicked(_) => Class::InternalPanic,
         }
     }

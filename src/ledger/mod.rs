@@ -4,6 +4,7 @@
 
 mod forget;
 pub mod letters;
+mod runs;
 mod schema;
 mod sources;
 
@@ -13,7 +14,6 @@ use std::{
 };
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
-use serde::Serialize;
 pub use sources::{KnownSource, RegisteredSource, SourceState};
 use uuid::Uuid;
 
@@ -304,16 +304,6 @@ impl Ledger {
         count.map(i64::cast_unsigned).map_err(|e| self.wrap(e))
     }
 
-    /// Number of written chunks that a run wrote. Looks at all of them.
-    ///
-    /// # Errors
-    /// See [`LedgerError`].
-    pub fn count_of(&self, run: &str) -> Result<u64, LedgerError> {
-        let sql = "SELECT count(*) FROM chunks WHERE run = ?1";
-        let count = self.reader().query_row(sql, [run], |row| row.get::<_, i64>(0));
-        count.map(i64::cast_unsigned).map_err(|e| self.wrap(e))
-    }
-
     /// The next `limit` written chunks after a key in byte order of (doc_id, chunk_index): key, chunk id,
     /// identity. `after = None` starts.
     ///
@@ -347,30 +337,6 @@ impl Ledger {
     /// See [`LedgerError`].
     pub fn clear_chunks(&self) -> Result<(), LedgerError> {
         self.writer().execute("DELETE FROM chunks", []).map(drop).map_err(|e| self.wrap(e))
-    }
-
-    /// The latest run reports, newest first.
-    ///
-    /// # Errors
-    /// See [`LedgerError`].
-    pub fn last_runs(&self, limit: u32) -> Result<Vec<serde_json::Value>, LedgerError> {
-        let work = |reader: &Connection| -> rusqlite::Result<Vec<String>> {
-            let mut statement =
-                reader.prepare_cached("SELECT report FROM runs ORDER BY run DESC LIMIT ?1")?;
-            statement.query_map([limit], |row| row.get(0))?.collect()
-        };
-        let reports = work(&self.reader()).map_err(|e| self.wrap(e))?;
-        Ok(reports.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
-    }
-
-    /// Stores the report of a run.
-    ///
-    /// # Errors
-    /// See [`LedgerError`].
-    pub fn record_run<R: Serialize>(&self, run: &str, report: &R) -> Result<(), LedgerError> {
-        let text = serde_json::to_string(report).expect("plain data");
-        let sql = "INSERT OR REPLACE INTO runs(run, report) VALUES (?1, ?2)";
-        self.writer().execute(sql, params![run, text]).map(drop).map_err(|e| self.wrap(e))
     }
 }
 

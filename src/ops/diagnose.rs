@@ -16,7 +16,7 @@ use crate::{
     chunk::{Chunk, ChunkKey, DOC_ID_BYTES_MAX, Digest},
     embed::Embed,
     error::{Class, Fault},
-    pipeline::intake,
+    pipeline::splitting,
     queue::dead::{DeadLetter, Payload, State},
     repair::{self, Changes, Repair},
     source::{self, Item},
@@ -245,7 +245,7 @@ impl Doctor<'_> {
             let why = "it can be read now, but must be split by the model, which is not here; see `forebay model list`";
             return Err(stays(Reason::CannotHere, why));
         };
-        let texts = intake::chunk_texts(model.as_ref(), self.context.source, &text)
+        let texts = splitting::chunk_texts(model.as_ref(), self.context.source, &text)
             .ok_or_else(|| stays(Reason::FailsAgain, "the tokenizer panicked while it was split"))?;
         if texts.is_empty() {
             return Err(stays(Reason::FailsAgain, "nothing but white space is left of its text"));

@@ -1,13 +1,13 @@
 //! One `Status` for the command line, the page and the log.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 use serde::Serialize;
 
 use super::Context;
 use crate::{
     error::Class,
-    pipeline::{Gate, Line},
+    pipeline::{Gate, Line, dependency::Dependency},
     queue::{Depth, dead::State},
 };
 
@@ -65,8 +65,34 @@ pub struct RunStatus {
     pub device_gate: Gate,
     /// Since when the disk has been full, RFC 3339 UTC; `None` while it is not.
     pub disk_full_since: Option<String>,
+    /// The same breaker, closer.
+    pub sink_breaker: BreakerStatus,
+    /// The same breaker, closer.
+    pub device_breaker: BreakerStatus,
     /// Whether it takes up no more work.
     pub draining: bool,
+}
+
+/// A moment of a breaker.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BreakerStatus {
+    /// Failures that count now: `breaker.threshold` of them shut the gate.
+    pub failures: usize,
+    /// Seconds since work last flowed; null while the gate is closed.
+    pub shut_for_s: Option<f64>,
+    /// Seconds until the next probe; null when none is due.
+    pub next_probe_s: Option<f64>,
+}
+
+impl BreakerStatus {
+    fn of(dependency: &Dependency) -> Self {
+        let (seen, now) = (dependency.last_seen(), Instant::now());
+        Self {
+            failures: seen.failures,
+            shut_for_s: seen.shut_since.map(|at| now.saturating_duration_since(at).as_secs_f64()),
+            next_probe_s: seen.next_probe.map(|at| at.saturating_duration_since(now).as_secs_f64()),
+        }
+    }
 }
 
 /// Looks.
@@ -109,6 +135,8 @@ fn run_status(line: &Line) -> RunStatus {
         sink_gate: *line.sink_state.gate.borrow(),
         device_gate: *line.device_state.gate.borrow(),
         disk_full_since: line.full_since().map(|full| full.at),
+        sink_breaker: BreakerStatus::of(&line.sink_state),
+        device_breaker: BreakerStatus::of(&line.device_state),
         draining: line.draining(),
     }
 }

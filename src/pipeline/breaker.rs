@@ -3,19 +3,57 @@
 //! It probes by itself, so that a gate never stays shut because no stage happens to hold a batch.
 
 use std::{
-    sync::Arc,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
-use super::{
-    circuit::{Circuit, Event, Gate},
-    line::{Dependency, Line},
-    worker::Worker,
-};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-/// Tries the dependency; what went wrong, in words without secrets.
-pub type Probe = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+use super::{
+    circuit::{Circuit, Event, Gate},
+    dependency::{Dependency, Seen},
+    line::Line,
+    worker::{Worker, words},
+};
+use crate::{
+    error::{Fate, Whom},
+    sink::SinkError,
+};
+
+/// A probe that did not work. In words without secrets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// The dependency is down.
+    Failed(String),
+    /// The probe was refused for a fault of its own: the dependency answered.
+    Neutral(String),
+    /// Nothing will work until someone acts.
+    Hopeless(String),
+}
+
+impl From<SinkError> for Unanswered {
+    fn from(error: SinkError) -> Self {
+        let words = error.to_string();
+        match error {
+            SinkError::Unavailable(fault) | SinkError::Unknown(fault) if fault.class.fate() == Fate::Halt => {
+                Self::Hopeless(format!("{fault}; {}", fault.class.remedy()))
+            }
+            SinkError::Unavailable(_) | SinkError::Unknown(_) => Self::Failed(words),
+            SinkError::Row { fault, .. } | SinkError::Batch(fault) => match fault.class.whom() {
+                Whom::Dependency => Self::Failed(words),
+                Whom::Chunk | Whom::Nobody => Self::Neutral(words),
+            },
+            SinkError::Unusable(why) => Self::Hopeless(why),
+        }
+    }
+}
+
+/// Tries the dependency.
+pub type Probe = Arc<dyn Fn() -> Result<(), Unanswered> + Send + Sync>;
 
 /// Picks the dependency out of the line.
 pub type Which = fn(&Line) -> &Dependency;
@@ -39,6 +77,8 @@ pub struct State {
     arguments: Arguments,
     circuit: Circuit,
     probing: bool,
+    /// A probe has not come back yet, in time or not.
+    out: Arc<AtomicBool>,
 }
 
 impl Actor for Breaker {
@@ -57,7 +97,7 @@ impl Actor for Breaker {
         dependency.watched_by(me.clone());
         me.send_interval(crate::clock::paced(Duration::from_millis(200)), || Event::Tick);
         let circuit = Circuit::new(arguments.line.settings.breaker.clone());
-        Ok(State { arguments, circuit, probing: false })
+        Ok(State { arguments, circuit, probing: false, out: Arc::default() })
     }
 
     async fn handle(
@@ -67,17 +107,25 @@ impl Actor for Breaker {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         let (before, now) = (state.circuit.gate(), Instant::now());
-        if matches!(event, Event::ProbeOk | Event::ProbeFailed) {
+        if matches!(event, Event::ProbeOk | Event::ProbeFailed | Event::ProbeNeutral) {
             state.probing = false;
         }
         let after = state.circuit.on(event, now);
         let Arguments { line, which, .. } = &state.arguments;
-        let Dependency { name: what, gate, .. } = which(line);
+        let dependency = which(line);
+        let what = dependency.name;
+        dependency.seen(Seen {
+            failures: state.circuit.failures(now),
+            shut_since: state.circuit.shut_since(),
+            next_probe: state.circuit.next_probe(),
+        });
         if before != after {
             tracing::warn!(what, gate = ?after, "breaker");
-            metrics::gauge!("forebay_breaker_open", "dependency" => *what)
+            metrics::gauge!("forebay_breaker_open", "dependency" => what)
                 .set(f64::from(after != Gate::Closed));
-            gate.send_replace(after);
+            metrics::counter!("forebay_breaker_transitions_total", "dependency" => what, "to" => after.as_str())
+                .increment(1);
+            dependency.gate.send_replace(after);
         }
         if state.circuit.hopeless(now) && !line.draining() {
             let seconds = line.settings.breaker.give_up_after_s;
@@ -88,31 +136,48 @@ impl Actor for Breaker {
         }
         if after == Gate::HalfOpen && !state.probing {
             state.probing = true;
-            probe(&me, state)?;
+            if state.out.load(Relaxed) {
+                tracing::warn!(what, "the last probe still hangs");
+                me.cast(Event::ProbeFailed)?;
+            } else {
+                probe(&me, state)?;
+            }
         }
         Ok(())
     }
 }
 
-/// One probe on a thread of its own: a probe that hangs must not hold up what stands behind it.
+/// One probe on a thread of its own: a probe that hangs must not hold up what stands behind it. While one hangs, no
+/// other is sent after it.
 fn probe(me: &ActorRef<Event>, state: &State) -> Result<(), ActorProcessingErr> {
     let Arguments { line, which, probe } = &state.arguments;
     let what = which(line).name;
     let limit = Duration::from_secs(line.settings.breaker.probe_timeout_s);
     let (me, probe, worker) = (me.clone(), Arc::clone(probe), Worker::start("forebay-probe")?);
+    let (out, line) = (Arc::clone(&state.out), Arc::downgrade(line));
+    out.store(true, Relaxed);
+    let job = move || {
+        let answer = catch_unwind(AssertUnwindSafe(|| probe()));
+        out.store(false, Relaxed);
+        answer.unwrap_or_else(|panic| Err(Unanswered::Failed(format!("panicked: {}", words(panic.as_ref())))))
+    };
     super::spawn(async move {
-        let event = match tokio::time::timeout(limit, worker.run(move || probe())).await {
-            Ok(Ok(Ok(()))) => Event::ProbeOk,
-            Ok(Ok(Err(why))) => {
+        let answer = match tokio::time::timeout(limit, worker.run(job)).await {
+            Ok(answer) => answer.unwrap_or_else(|panicked| Err(Unanswered::Failed(panicked.to_string()))),
+            Err(_) => Err(Unanswered::Failed(format!("no answer for {} s", limit.as_secs()))),
+        };
+        let event = match answer {
+            Ok(()) => Event::ProbeOk,
+            Err(Unanswered::Failed(why)) => {
                 tracing::info!(what, why, "the probe failed");
                 Event::ProbeFailed
             }
-            Ok(Err(panicked)) => {
-                tracing::warn!(what, %panicked, "the probe failed");
-                Event::ProbeFailed
+            Err(Unanswered::Neutral(why)) => {
+                tracing::warn!(what, why, "the probe was refused for a fault of its own");
+                Event::ProbeNeutral
             }
-            Err(_) => {
-                tracing::warn!(what, seconds = limit.as_secs(), "the probe took too long");
+            Err(Unanswered::Hopeless(why)) => {
+                line.upgrade().inspect(|line| line.halt(why));
                 Event::ProbeFailed
             }
         };
@@ -120,4 +185,22 @@ fn probe(me: &ActorRef<Event>, state: &State) -> Result<(), ActorProcessingErr> 
         let _ = me.cast(event);
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Class, Fault};
+
+    #[test]
+    fn f08_what_a_probe_says_of_the_sink() {
+        let fault = |class| Fault::new(class, "why");
+        let of = Unanswered::from;
+        assert!(matches!(of(SinkError::Unavailable(fault(Class::Timeout))), Unanswered::Failed(_)));
+        assert!(matches!(of(SinkError::Batch(fault(Class::SinkConflict))), Unanswered::Failed(_)));
+        let row = SinkError::Row { index: 0, fault: fault(Class::SinkRejectedRow) };
+        assert!(matches!(of(row), Unanswered::Neutral(_)));
+        assert!(matches!(of(SinkError::Unavailable(fault(Class::AuthFailed))), Unanswered::Hopeless(_)));
+        assert!(matches!(of(SinkError::Unusable("moved".into())), Unanswered::Hopeless(_)));
+    }
 }

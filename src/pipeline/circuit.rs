@@ -41,6 +41,8 @@ pub enum Event {
     ProbeOk,
     /// The probe failed or took too long.
     ProbeFailed,
+    /// The probe was refused for a fault of its own: says nothing about the dependency.
+    ProbeNeutral,
 }
 
 /// What the gate shows.
@@ -55,20 +57,45 @@ pub enum Gate {
     HalfOpen,
 }
 
+impl Gate {
+    /// The text form.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::HalfOpen => "half_open",
+        }
+    }
+}
+
 /// The state machine.
+///
+/// It opens when `threshold` of the last `2 · threshold` outcomes within the window are failures. So a dependency that
+/// went away is known after `threshold` tries, one of which every other try fails soon after, and a success now and then
+/// neither hides an outage nor does a failure now and then, among many successes, shut the gate.
 #[derive(Clone, Debug)]
 pub struct Circuit {
     settings: Settings,
     gate: Gate,
-    failures: VecDeque<Instant>,
-    shut_since: Option<Instant>,
+    /// When, and whether it was a failure.
+    outcomes: VecDeque<(Instant, bool)>,
+    /// Since when it has been in trouble: a probe that works ends it only when work succeeds too.
+    trouble_since: Option<Instant>,
     opened_at: Option<Instant>,
+    closed_at: Option<Instant>,
 }
 
 impl Circuit {
     /// A closed one.
     pub fn new(settings: Settings) -> Self {
-        Self { settings, gate: Gate::Closed, failures: VecDeque::new(), shut_since: None, opened_at: None }
+        Self {
+            settings,
+            gate: Gate::Closed,
+            outcomes: VecDeque::new(),
+            trouble_since: None,
+            opened_at: None,
+            closed_at: None,
+        }
     }
 
     /// What the gate shows.
@@ -76,20 +103,47 @@ impl Circuit {
         self.gate
     }
 
+    /// Since when the gate has been shut, with no work done in between.
+    pub fn shut_since(&self) -> Option<Instant> {
+        self.trouble_since.filter(|_| self.gate != Gate::Closed)
+    }
+
+    /// Failures that count at this time.
+    pub fn failures(&self, now: Instant) -> usize {
+        self.outcomes.iter().filter(|(at, failed)| *failed && self.counts(*at, now)).count()
+    }
+
+    /// When the next probe is due.
+    pub fn next_probe(&self) -> Option<Instant> {
+        let open_for = Duration::from_secs(self.settings.open_s);
+        self.opened_at.filter(|_| self.gate == Gate::Open).map(|at| at + open_for)
+    }
+
     /// Takes an event in. In half-open only the probe counts: the rest may be late news from before.
     pub fn on(&mut self, event: Event, now: Instant) -> Gate {
         match (self.gate, event) {
-            (Gate::Closed, Event::Ok) => self.failures.clear(),
-            (Gate::Closed, Event::Failure) => self.failed(now),
-            (Gate::Open, Event::Tick) if self.open_for(now) >= Duration::from_secs(self.settings.open_s) => {
+            (Gate::Closed, Event::Ok) => {
+                self.note(false, now);
+                self.trouble_since = None;
+            }
+            (Gate::Closed, Event::Failure) => {
+                self.note(true, now);
+                if self.failures(now) >= self.settings.threshold as usize {
+                    self.trip(now);
+                }
+            }
+            (Gate::Open, Event::Tick) if self.next_probe().is_some_and(|at| now >= at) => {
                 self.gate = Gate::HalfOpen;
             }
             (Gate::HalfOpen, Event::ProbeOk) => {
                 self.gate = Gate::Closed;
-                self.failures.clear();
-                (self.shut_since, self.opened_at) = (None, None);
+                self.outcomes.clear();
+                self.closed_at = Some(now);
             }
-            (Gate::HalfOpen, Event::ProbeFailed) => self.open(now),
+            // Neutral: the slot is free, nothing is counted, and the next probe takes its time.
+            (Gate::HalfOpen, Event::ProbeFailed | Event::ProbeNeutral) => {
+                (self.gate, self.opened_at) = (Gate::Open, Some(now));
+            }
             _ => {}
         }
         self.gate
@@ -98,29 +152,29 @@ impl Circuit {
     /// Whether the dependency has been down for longer than anyone should wait.
     pub fn hopeless(&self, now: Instant) -> bool {
         let limit = Duration::from_secs(self.settings.give_up_after_s);
-        self.shut_since.is_some_and(|since| now.saturating_duration_since(since) >= limit)
+        self.shut_since().is_some_and(|since| now.saturating_duration_since(since) >= limit)
     }
 
-    fn failed(&mut self, now: Instant) {
-        let window = Duration::from_secs(self.settings.window_s);
-        while self.failures.front().is_some_and(|at| now.saturating_duration_since(*at) > window) {
-            self.failures.pop_front();
+    fn counts(&self, at: Instant, now: Instant) -> bool {
+        now.saturating_duration_since(at) <= Duration::from_secs(self.settings.window_s)
+    }
+
+    fn note(&mut self, failed: bool, now: Instant) {
+        self.outcomes.push_back((now, failed));
+        if self.outcomes.len() > 2 * self.settings.threshold as usize {
+            self.outcomes.pop_front();
         }
-        self.failures.push_back(now);
-        if self.failures.len() >= self.settings.threshold as usize {
-            self.open(now);
+    }
+
+    /// The trouble is the old one when it comes back within the window of a probe that worked: else a probe that works
+    /// while all work fails would go on for ever.
+    fn trip(&mut self, now: Instant) {
+        (self.gate, self.opened_at) = (Gate::Open, Some(now));
+        let again = self.closed_at.is_some_and(|at| self.counts(at, now));
+        if !again || self.trouble_since.is_none() {
+            self.trouble_since = Some(now);
         }
-    }
-
-    fn open(&mut self, now: Instant) {
-        self.gate = Gate::Open;
-        self.opened_at = Some(now);
-        self.shut_since.get_or_insert(now);
-        self.failures.clear();
-    }
-
-    fn open_for(&self, now: Instant) -> Duration {
-        self.opened_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at))
+        self.outcomes.clear();
     }
 }
 
@@ -160,25 +214,75 @@ mod tests {
     }
 
     #[test]
-    fn f08_failures_outside_the_window_or_before_a_success_do_not_add_up() {
+    fn f08_failures_outside_the_window_or_among_many_successes_do_not_add_up() {
         let (mut circuit, start) = (circuit(), Instant::now());
         for n in 0..10 {
             assert_eq!(circuit.on(Event::Failure, start + Duration::from_secs(n * 40)), Gate::Closed);
         }
         let late = start + Duration::from_secs(1_000);
         for _ in 0..10 {
-            circuit.on(Event::Failure, late);
-            assert_eq!(circuit.on(Event::Ok, late), Gate::Closed);
+            assert_eq!(circuit.on(Event::Failure, late), Gate::Closed, "one of three");
+            circuit.on(Event::Ok, late);
+            circuit.on(Event::Ok, late);
         }
+    }
+
+    #[test]
+    fn a_dependency_of_which_every_other_try_fails_opens_it() {
+        let (mut circuit, now) = (circuit(), Instant::now());
+        let gates: Vec<Gate> = (0..3)
+            .map(|_| {
+                circuit.on(Event::Ok, now);
+                circuit.on(Event::Failure, now)
+            })
+            .collect();
+        assert_eq!(gates, [Gate::Closed, Gate::Closed, Gate::Open]);
+    }
+
+    #[test]
+    fn f08_a_neutral_probe_frees_the_slot_and_counts_for_nothing() {
+        let (mut circuit, start) = (circuit(), Instant::now());
+        let at = |s| start + Duration::from_secs(s);
+        (0..3).for_each(|_| _ = circuit.on(Event::Failure, start));
+        assert_eq!(circuit.on(Event::Tick, at(5)), Gate::HalfOpen);
+        assert_eq!(
+            circuit.on(Event::Neutral, at(5)),
+            Gate::HalfOpen,
+            "a row's own fault is no answer of the probe"
+        );
+        assert_eq!(circuit.on(Event::ProbeNeutral, at(6)), Gate::Open);
+        assert_eq!((circuit.next_probe(), circuit.failures(at(6))), (Some(at(11)), 0));
+        assert_eq!(circuit.on(Event::Tick, at(11)), Gate::HalfOpen, "the slot is free");
+        assert!(circuit.hopeless(at(100)), "and waiting for it is not endless");
+    }
+
+    #[test]
+    fn a_probe_that_works_while_all_work_fails_does_not_go_on_for_ever() {
+        let (mut circuit, start) = (circuit(), Instant::now());
+        let mut now = start;
+        while !circuit.hopeless(now) {
+            (0..3).for_each(|_| _ = circuit.on(Event::Failure, now));
+            now += Duration::from_secs(6);
+            circuit.on(Event::Tick, now);
+            circuit.on(Event::ProbeOk, now);
+            assert!(now - start < Duration::from_secs(120), "it never gives up");
+            (0..3).for_each(|_| _ = circuit.on(Event::Failure, now));
+        }
+        // Work succeeded in between: the next trouble is a new one.
+        circuit.on(Event::Tick, now + Duration::from_secs(6));
+        circuit.on(Event::ProbeOk, now);
+        circuit.on(Event::Ok, now);
+        (0..3).for_each(|_| _ = circuit.on(Event::Failure, now));
+        assert_eq!(circuit.shut_since(), Some(now));
     }
 
     proptest! {
         #[test]
-        fn f08_random_walks_keep_to_the_table(steps in proptest::collection::vec((0_u8..6, 0_u64..20), 0..200)) {
+        fn f08_random_walks_keep_to_the_table(steps in proptest::collection::vec((0_u8..7, 0_u64..20), 0..200)) {
             let (mut circuit, mut now) = (circuit(), Instant::now());
             for (event, seconds) in steps {
                 now += Duration::from_secs(seconds);
-                let events = [Event::Ok, Event::Failure, Event::Neutral, Event::Tick, Event::ProbeOk, Event::ProbeFailed];
+                let events = [Event::Ok, Event::Failure, Event::Neutral, Event::Tick, Event::ProbeOk, Event::ProbeFailed, Event::ProbeNeutral];
                 let (before, event) = (circuit.gate(), events[event as usize]);
                 let after = circuit.on(event, now);
                 let allowed = before == after || matches!(
@@ -186,9 +290,11 @@ mod tests {
                     (Gate::Closed, Event::Failure, Gate::Open)
                         | (Gate::Open, Event::Tick, Gate::HalfOpen)
                         | (Gate::HalfOpen, Event::ProbeOk, Gate::Closed)
-                        | (Gate::HalfOpen, Event::ProbeFailed, Gate::Open)
+                        | (Gate::HalfOpen, Event::ProbeFailed | Event::ProbeNeutral, Gate::Open)
                 );
                 prop_assert!(allowed, "{:?} --{:?}--> {:?}", before, event, after);
+                prop_assert!(circuit.outcomes.len() <= 6);
+                prop_assert_eq!(circuit.shut_since().is_some(), after != Gate::Closed);
             }
         }
     }

@@ -13,51 +13,54 @@ use crate::{
     sink::{Confirmed, Row, SinkError},
 };
 
-/// What came of it.
-pub enum Committed {
-    /// Written, recorded, counted, settled.
+/// What came of recording a batch that the sink holds.
+pub enum Recorded {
+    /// Recorded, counted, settled.
     Done,
-    /// Not written; the chunks come back.
-    Refused(Vec<Item<Embedding>>, SinkError),
-    /// Written, but it cannot be recorded: halt.
+    /// It cannot be recorded: halt, or close when the disk is full. The batch is still queued.
     Broken(String),
 }
 
-/// Writes one batch.
-pub fn commit(line: &Line, items: Vec<Item<Embedding>>) -> Committed {
-    let rows: Vec<Row> = items.iter().map(row).collect();
-    if let Err(error) = write(line, &rows) {
-        return Committed::Refused(items, error);
-    }
-    let at = now_text();
-    let written: Vec<Written> =
-        items.iter().zip(&rows).map(|(item, row)| record(line, item, row, &at)).collect();
-    let leases: Vec<_> = items.iter().map(|item| (&item.lease, &item.chunk)).collect();
-    let resolves = match line.folder.queue.resolves(&leases) {
-        Ok(resolves) => resolves,
-        Err(error) => return Committed::Broken(line.told(error)),
-    };
-    match line.folder.ledger.commit(&written, &resolves) {
-        Ok(()) => {}
-        Err(error) => return Committed::Broken(line.told(error)),
-    }
-    count(line, &rows);
-    match settle(line, items, &resolves) {
-        Ok(()) => Committed::Done,
-        Err(why) => Committed::Broken(why),
-    }
+/// A batch with its vectors.
+pub type Items = Vec<Item<Embedding>>;
+
+/// The rows of a batch. The receipts stay with the caller, so that a sink that hangs takes none of them along.
+pub fn rows(items: &Items) -> Vec<Row> {
+    items.iter().map(row).collect()
 }
 
-/// A sink that panics on one row must not take its neighbours along: the batch is halved like any other.
-fn write(line: &Line, rows: &[Row]) -> Result<(), SinkError> {
+/// Writes rows. A sink that panics on one row must not take its neighbours along: the batch is halved like any other,
+/// unless rows may have been written that cannot be written again.
+pub fn write(line: &Line, rows: &[Row]) -> Result<(), SinkError> {
     let accept = || match line.sink.accept(rows)? {
         Confirmed::Now => Ok(()),
         Confirmed::Later => line.sink.confirm(),
     };
     catch_unwind(AssertUnwindSafe(accept)).unwrap_or_else(|panic| {
         let message = format!("the sink panicked: {}", words(panic.as_ref()));
-        Err(SinkError::Batch(Fault::new(Class::InternalPanic, message)))
+        let fault = Fault::new(Class::InternalPanic, message);
+        Err(if line.sink.is_idempotent() { SinkError::Batch(fault) } else { SinkError::Unknown(fault) })
     })
+}
+
+/// Records a batch that the sink confirmed.
+pub fn record(line: &Line, items: Items, rows: Vec<Row>) -> Recorded {
+    let at = now_text();
+    let written: Vec<Written> =
+        items.iter().zip(&rows).map(|(item, row)| written(line, item, row, &at)).collect();
+    let leases: Vec<_> = items.iter().map(|item| (&item.lease, &item.chunk)).collect();
+    let resolves = match line.folder.queue.resolves(&leases) {
+        Ok(resolves) => resolves,
+        Err(error) => return Recorded::Broken(line.told(error)),
+    };
+    if let Err(error) = line.folder.ledger.commit(&written, &resolves) {
+        return Recorded::Broken(line.told(error));
+    }
+    count(line, &rows);
+    match settle(line, items, &resolves) {
+        Ok(()) => Recorded::Done,
+        Err(why) => Recorded::Broken(why),
+    }
 }
 
 fn row(item: &Item<Embedding>) -> Row {
@@ -72,7 +75,7 @@ fn row(item: &Item<Embedding>) -> Row {
     }
 }
 
-fn record(line: &Line, item: &Item<Embedding>, row: &Row, at: &str) -> Written {
+fn written(line: &Line, item: &Item<Embedding>, row: &Row, at: &str) -> Written {
     Written {
         key: row.key.clone(),
         chunk_id: row.chunk_id,
@@ -92,7 +95,7 @@ fn count(line: &Line, rows: &[Row]) {
     line.tally.truncated.add(rows.iter().filter(|row| row.embedding.truncated).count() as u64);
 }
 
-fn settle(line: &Line, items: Vec<Item<Embedding>>, resolves: &[(uuid::Uuid, String)]) -> Result<(), String> {
+fn settle(line: &Line, items: Items, resolves: &[(uuid::Uuid, String)]) -> Result<(), String> {
     if !resolves.is_empty() {
         // Before the chunks leave the queue: a letter whose chunk is not pending is then open only if nothing newer
         // was written, and a redrive needs no look into the ledger to know that.

@@ -1,13 +1,16 @@
 //! In: what triage or the intake gave up. Out: letters in the DLQ. Journal first, then queue; many at a time,
 //! because each journal write is an fsync.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::{Mutex, mpsc};
 
-use super::line::{Line, Stop};
-use crate::queue::{Lease, dead::Burial, dead::State as LetterState};
+use super::{
+    alarm::{self, Alarm, LOOK_EVERY},
+    line::{Line, Stop},
+};
+use crate::queue::{Lease, dead::Burial};
 
 /// A chunk (with its lease) or a record to be buried.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub struct State {
     pub line: Arc<Line>,
     /// The lane; outlives this incarnation.
     pub lane: Arc<Mutex<mpsc::Receiver<Dead>>>,
+    /// When the age of the letters was last looked at.
+    pub looked: Instant,
 }
 
 impl Actor for DeadLetter {
@@ -49,11 +54,24 @@ impl Actor for DeadLetter {
 
     async fn handle(&self, me: ActorRef<Tick>, _: Tick, state: &mut State) -> Result<(), ActorProcessingErr> {
         let mut letters = Vec::new();
-        if state.lane.lock().await.recv_many(&mut letters, TOGETHER).await == 0 {
-            me.stop(Some("eof".into()));
-            return Ok(());
+        let wait = LOOK_EVERY.saturating_sub(state.looked.elapsed());
+        let received = {
+            let mut lane = state.lane.lock().await;
+            tokio::time::timeout(wait, lane.recv_many(&mut letters, TOGETHER)).await
+        };
+        match received {
+            Ok(0) => {
+                me.stop(Some("eof".into()));
+                return Ok(());
+            }
+            Ok(_) => bury(&state.line, letters).await,
+            Err(_) => {
+                state.looked = Instant::now();
+                if let Some(Err(error)) = state.line.with_alarm(Alarm::look) {
+                    tracing::warn!(%error, "the age of the dead letters is not known");
+                }
+            }
         }
-        bury(&state.line, letters).await;
         Ok(me.cast(Tick)?)
     }
 }
@@ -63,7 +81,10 @@ pub(super) async fn bury(line: &Arc<Line>, letters: Vec<Dead>) {
     let shared = Arc::clone(line);
     let job = move || {
         let letters = letters.into_iter().map(|dead| (dead.lease, dead.burial)).collect();
-        shared.folder.queue.bury(letters)
+        let before = alarm::moment(&shared.folder.queue);
+        let buried = shared.folder.queue.bury(letters);
+        shared.with_alarm(|alarm, queue| alarm.changed(queue, &before));
+        buried
     };
     match line.dead_thread.run(job).await {
         Ok(Ok(letters)) => letters.iter().for_each(|letter| match letter {
@@ -79,11 +100,11 @@ pub(super) async fn bury(line: &Arc<Line>, letters: Vec<Dead>) {
         Ok(Err(error)) => line.halt(format!("dead letters cannot be written: {}", line.told(error))),
         Err(panicked) => line.halt(format!("writing dead letters {panicked}")),
     }
-    alert(line);
+    halt_if_too_many(line);
 }
 
 /// Too many at once means that something other than the chunks is wrong.
-fn alert(line: &Line) {
+fn halt_if_too_many(line: &Line) {
     let (dead, done) = (line.tally.buried.get(), line.tally.chunks.get() + line.tally.buried.get());
     let fraction = line.settings.limits.max_dead_fraction;
     if done >= 1_000 && dead as f64 > fraction * done as f64 {
@@ -91,10 +112,5 @@ fn alert(line: &Line) {
             "{dead} of {done} chunks were buried, more than limits.max_dead_fraction = {fraction}; \
              look at `forebay dlq stats`"
         )));
-    }
-    let open = line.folder.queue.letter_counts().sum(|_, state| state == LetterState::Open);
-    let depth = line.settings.dlq_alert_depth;
-    if open >= depth && open - (dead.min(open)) < depth {
-        tracing::warn!(open, depth, "the DLQ is deeper than dlq.alert_depth; see `forebay dlq stats`");
     }
 }

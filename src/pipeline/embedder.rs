@@ -1,25 +1,24 @@
 //! In: `Batch<Tokens>`. Out: `Batch<Embedding>`. A pass that fails as a whole is halved until its culprit stands
-//! alone; then a golden text decides between the chunk and the device.
+//! alone (`bisect`); a device that is down is waited for, and nobody is charged.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::{Mutex, mpsc};
 
 use super::{
     batch::{Batch, Item},
+    bisect::{Bisect, Step},
     circuit::Event,
     line::{DeadLane, Line},
     triage,
+    watch::{Watched, watched},
 };
 use crate::{
     chunk::{Chunk, Embedding},
     embed::{Embed, EmbedError, Tokens},
-    error::Fault,
-    queue::{Lease, policy::wait_max},
+    error::{Class, Fault, Stage},
+    queue::Lease,
 };
 
 /// Embed the next batch.
@@ -101,43 +100,46 @@ impl State {
                 None => drop(lease),
             }
         }
-        triage::triage(&self.line, &self.dead, failed).await;
+        triage::triage(&self.line, &self.dead, Stage::Embedder, failed).await;
         if !done.is_empty() {
             let _ = self.out.send(Batch::new(done, permit)).await;
         }
     }
 
     /// Forward passes over all texts. `None`: one of them hangs.
-    async fn passes(&self, tokens: &Arc<Vec<Tokens>>, mut groups: Vec<Vec<usize>>) -> Option<Results> {
+    async fn passes(&self, tokens: &Arc<Vec<Tokens>>, groups: Vec<Vec<usize>>) -> Option<Results> {
         let mut results: Results = vec![None; tokens.len()];
-        groups.reverse();
-        let mut tries = 0;
-        while let Some(group) = groups.pop() {
-            if self.line.draining() {
-                break;
-            }
-            match self.pass(tokens, group.clone()).await? {
-                Ok(vectors) => {
-                    group.iter().zip(vectors).for_each(|(at, vector)| results[*at] = Some(vector));
-                    self.line.device_state.tell(Event::Ok);
-                    tries = 0;
+        let (mut bisect, mut tries) = (Bisect::new(groups), 0);
+        while !self.line.draining() {
+            match bisect.step() {
+                Step::Done => break,
+                Step::Golden => {
+                    let golden = self.golden().await?;
+                    bisect.golden(golden.is_ok());
+                    if let Err(why) = golden {
+                        tries += 1;
+                        self.device_down(&Fault::new(Class::ModelFailed, why), tries).await;
+                    }
                 }
-                Err(error) if group.len() > 1 => {
-                    tracing::info!(texts = group.len(), class = %error.class(), "a pass failed; halving it");
-                    let (left, right) = group.split_at(group.len() / 2);
-                    groups.extend([right.to_vec(), left.to_vec()]);
-                }
-                Err(error) if self.golden().await? => {
-                    self.line.device_state.tell(Event::Neutral);
-                    results[group[0]] = Some(Err(Fault::new(error.class(), error.to_string())));
-                }
-                Err(error) => {
-                    tracing::warn!(class = %error.class(), "the golden text fails too: the device is at fault");
-                    self.line.device_state.tell(Event::Failure);
-                    groups.push(group);
-                    tries += 1;
-                    self.device_back(tries).await;
-                }
+                Step::Pass(group) => match self.pass(tokens, group.clone()).await? {
+                    Ok(vectors) => {
+                        group.iter().zip(vectors).for_each(|(at, vector)| results[*at] = Some(vector));
+                        self.line.device_state.tell(Event::Ok);
+                        bisect.passed();
+                        tries = 0;
+                    }
+                    Err(EmbedError::Unavailable(fault)) => {
+                        bisect.put_back(group);
+                        tries += 1;
+                        self.device_down(&fault, tries).await;
+                    }
+                    Err(error) => {
+                        tracing::info!(texts = group.len(), class = %error.class(), "a pass failed");
+                        if let Some(at) = bisect.failed(group) {
+                            results[at] = Some(Err(Fault::new(error.class(), error.to_string())));
+                        }
+                    }
+                },
             }
         }
         Some(results)
@@ -162,35 +164,21 @@ impl State {
             }
             Ok(vectors)
         };
-        self.watched(job).await
+        let result = watched(&self.line, &self.line.model_thread, Watched::Pass, job).await?;
+        Some(result.unwrap_or_else(|panicked| Err(EmbedError::Panicked(panicked.0))))
     }
 
-    /// Whether the golden text passes. `None`: it did not come back in time.
-    async fn golden(&self) -> Option<bool> {
+    /// Whether the golden text passes, else why not. `None`: it did not come back in time.
+    async fn golden(&self) -> Option<Result<(), String>> {
         let line = Arc::clone(&self.line);
-        let passed = self.watched(move || golden_passes(&line).map_err(EmbedError::Failed)).await?;
-        Some(passed.is_ok())
+        let passed =
+            watched(&self.line, &self.line.model_thread, Watched::Pass, move || golden_passes(&line));
+        Some(passed.await?.unwrap_or_else(|panicked| Err(panicked.to_string())))
     }
 
-    async fn watched<T: Send + 'static>(
-        &self,
-        job: impl FnOnce() -> Result<T, EmbedError> + Send + 'static,
-    ) -> Option<Result<T, EmbedError>> {
-        let limit = self.line.settings.pipeline.watchdog_s;
-        match tokio::time::timeout(Duration::from_secs(limit), self.line.model_thread.run(job)).await {
-            Ok(result) => Some(result.unwrap_or_else(|panicked| Err(EmbedError::Panicked(panicked.0)))),
-            Err(_) => {
-                self.line.halt(format!(
-                    "a forward pass has not come back for pipeline.watchdog_s = {limit}; start the process again, \
-                     and the chunks it was working on are tried apart from the others"
-                ));
-                None
-            }
-        }
-    }
-
-    async fn device_back(&self, tries: u32) {
-        let wait = wait_max(&self.line.settings.retry, tries).mul_f64(fastrand::f64());
+    /// Waits until the device may be tried again, or the line drains.
+    async fn device_down(&self, fault: &Fault, tries: u32) {
+        let Some(wait) = triage::outage(&self.line, Stage::Embedder, fault, tries) else { return };
         if !self.line.pause(wait).await {
             tokio::select! {
                 () = self.line.device_state.up() => {}

@@ -12,21 +12,20 @@ use super::{
     dead_letter::Dead,
     inbox::Next,
     line::{DeadLane, Line},
-    tail,
+    splitting, tail,
     triage::burial,
 };
 use crate::{
     chunk::{Chunk, ChunkKey, Digest},
     clock::paced,
-    embed::Embed,
-    error::{Class, Fault},
+    error::{Class, Fault, Stage},
     folder::free_mb,
     ledger::{RegisteredSource, SourceState},
     queue::{
         dead::{Burial, Origin, Payload, State as LetterState, Subject, hidden},
         dlq::Keep,
     },
-    source::{self, Item, Record, SourceError, Splitter, Unreadable},
+    source::{self, Item, Record, SourceError, Unreadable},
 };
 
 /// One input, registered.
@@ -78,7 +77,7 @@ const ROOMY: Duration = Duration::from_millis(100);
 impl Intake {
     /// An intake; `adopted` are the chunks found pending.
     pub fn new(line: Arc<Line>, dead: DeadLane, adopted: HashSet<u128>) -> Self {
-        let chunk_tokens = chunk_tokens(line.model.as_ref(), &line.settings.source);
+        let chunk_tokens = splitting::chunk_tokens(line.model.as_ref(), &line.settings.source);
         Self { line, dead, adopted, chunk_tokens, roomy_at: None, stop_when_full: false, window_full: false }
     }
 
@@ -218,7 +217,7 @@ impl Intake {
             self.line.tally.produced.add(1);
             let fault =
                 Fault::new(Class::TokenizerFailed, "the tokenizer panicked while the document was split");
-            return self.bury(burial(&self.line, &chunk(0, record.text.clone()), fault, 1));
+            return self.bury(burial(&self.line, &chunk(0, record.text.clone()), Stage::Source, fault, 1));
         };
         let count = texts.len() as u64;
         let first = ChunkKey::new(record.doc_id.clone(), 0);
@@ -241,7 +240,7 @@ impl Intake {
 
     /// Chunk texts of a document; `None` when the tokenizer panicked.
     fn split(&self, text: &str) -> Option<Vec<String>> {
-        split(self.line.model.as_ref(), &self.line.settings.source, self.chunk_tokens, text)
+        splitting::split(self.line.model.as_ref(), &self.line.settings.source, self.chunk_tokens, text)
     }
 
     fn is_older(&self, key: &ChunkKey, source_id: i64, ordinal: u64) -> Result<bool, String> {
@@ -372,35 +371,6 @@ impl Intake {
             .blocking_send(Dead { lease: None, burial })
             .map_err(|_| "the line ended before the input did; run again".to_owned())
     }
-}
-
-/// Chunk texts of a document as a run with this model and these settings makes them; `None` when the tokenizer panicked.
-pub fn chunk_texts(model: &dyn Embed, settings: &source::Settings, text: &str) -> Option<Vec<String>> {
-    split(model, settings, chunk_tokens(model, settings), text)
-}
-
-fn split(
-    model: &dyn Embed,
-    settings: &source::Settings,
-    chunk_tokens: usize,
-    text: &str,
-) -> Option<Vec<String>> {
-    let measure = |text: &str| model.count(text);
-    let splitter = Splitter::new(chunk_tokens, settings.overlap_tokens);
-    let split = || splitter.split(text, &measure).into_iter().map(str::to_owned).collect();
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(split)).ok()
-}
-
-/// `source.chunk_tokens`, or `min(512, max length)`, less what the model's template and prefix take.
-fn chunk_tokens(model: &dyn Embed, settings: &source::Settings) -> usize {
-    let golden = "a";
-    let whole = model.tokenize(golden).map_or(2, |tokens| tokens.ids.len());
-    let specials = whole.saturating_sub(model.count(golden));
-    let limit = match settings.chunk_tokens {
-        0 => model.max_length().min(512),
-        set => set.min(model.max_length()),
-    };
-    limit.saturating_sub(specials).max(1)
 }
 
 fn base64(bytes: &[u8]) -> String {

@@ -6,20 +6,17 @@ use std::{
     time::Duration,
 };
 
-use ractor::ActorRef;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::{
-    circuit::{Event, Gate},
-    dead_letter::Dead,
-    inbox::Inbox,
-    tally::Tally,
-    worker::Worker,
+    alarm::Alarm, dead_letter::Dead, dependency::Dependency, inbox::Inbox, tally::Tally, worker::Worker,
 };
 use crate::{
     embed::Embed,
+    error::Stage,
     folder::Folder,
     queue::{
+        Queue,
         dead::State as LetterState,
         dlq::{Filter, Keep},
         policy,
@@ -41,7 +38,7 @@ pub struct Settings {
     pub batch_chunks: usize,
     /// How long work in flight may take to finish once the line drains.
     pub grace_s: u64,
-    /// A forward pass that takes longer is taken for hung.
+    /// A forward pass, the tokenising of a batch or a call of the sink that takes longer is taken for hung.
     pub watchdog_s: u64,
     /// Restarts of a crashed stage at most within ten minutes.
     pub restarts_max: u32,
@@ -80,8 +77,8 @@ pub struct RunSettings {
     pub limit: Option<u64>,
     /// What a dead letter keeps.
     pub dlq_payload: Keep,
-    /// Letters from which a warning is logged.
-    pub dlq_alert_depth: u64,
+    /// When somebody is told of dead letters, and how.
+    pub alert: super::alert::Settings,
 }
 
 /// Why a line stops taking up work.
@@ -99,45 +96,6 @@ pub enum Stop {
 
 /// The lane to the dead-letter actor; closed when every stage and the intake have let go of it.
 pub type DeadLane = mpsc::Sender<Dead>;
-
-/// Something the line depends on, its gate and its breaker.
-#[derive(Debug)]
-pub struct Dependency {
-    /// `sink` or `device`.
-    pub name: &'static str,
-    /// What the breaker publishes.
-    pub gate: watch::Sender<Gate>,
-    breaker: Mutex<Option<ActorRef<Event>>>,
-}
-
-impl Dependency {
-    fn new(name: &'static str) -> Self {
-        Self { name, gate: watch::Sender::new(Gate::Closed), breaker: Mutex::new(None) }
-    }
-
-    /// Whether work may flow.
-    pub fn is_up(&self) -> bool {
-        *self.gate.borrow() == Gate::Closed
-    }
-
-    /// Returns once work may flow.
-    pub async fn up(&self) {
-        // The sender lives as long as `self`.
-        let _ = self.gate.subscribe().wait_for(|gate| *gate == Gate::Closed).await;
-    }
-
-    /// Tells the breaker an outcome; one that is just being restarted misses it, and learns from the next.
-    pub fn tell(&self, event: Event) {
-        if let Some(breaker) = &*self.breaker.lock().unwrap_or_else(PoisonError::into_inner) {
-            let _ = breaker.cast(event);
-        }
-    }
-
-    /// The breaker of this incarnation.
-    pub fn watched_by(&self, breaker: ActorRef<Event>) {
-        *self.breaker.lock().unwrap_or_else(PoisonError::into_inner) = Some(breaker);
-    }
-}
 
 /// Shared by all stages.
 pub struct Line {
@@ -171,6 +129,8 @@ pub struct Line {
     pub sink_thread: Worker,
     /// Thread that writes dead letters.
     pub dead_thread: Worker,
+    /// Tells of dead letters, until the run ends.
+    alarm: Mutex<Option<Alarm>>,
     /// Whether the chunks found pending at the start are counted as taken up.
     adopted: Mutex<bool>,
     /// What this run did before the disk was full.
@@ -210,15 +170,16 @@ impl Line {
     ) -> std::io::Result<Arc<Self>> {
         let identity = model.identity().stored();
         let permits = Arc::new(Semaphore::new(settings.pipeline.batches_in_flight));
+        let known = before.as_ref().map(|before| before.run.clone());
+        let run = known.unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
+        let alarm = Mutex::new(Some(Alarm::new(settings.alert.clone(), &run)?));
         Ok(Arc::new(Self {
             folder,
             model,
             sink,
             settings,
             tally: Tally::default(),
-            run: before
-                .as_ref()
-                .map_or_else(|| uuid::Uuid::now_v7().to_string(), |before| before.run.clone()),
+            run,
             identity,
             permits,
             sink_state: Dependency::new("sink"),
@@ -228,6 +189,7 @@ impl Line {
             model_thread: Worker::start("forebay-model")?,
             sink_thread: Worker::start("forebay-sink")?,
             dead_thread: Worker::start("forebay-dead")?,
+            alarm,
             adopted: Mutex::new(false),
             before,
             full: Mutex::new(None),
@@ -236,6 +198,22 @@ impl Line {
             #[cfg(feature = "testkit")]
             starts_fail: std::sync::atomic::AtomicU32::new(0),
         }))
+    }
+
+    /// Lets the alarm look; `None` once the run has ended.
+    pub(super) fn with_alarm<T>(&self, tell: impl FnOnce(&mut Alarm, &Queue) -> T) -> Option<T> {
+        let mut alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
+        alarm.as_mut().map(|alarm| tell(alarm, &self.folder.queue))
+    }
+
+    /// Lets commands that were called come to their ends.
+    pub(super) async fn alarm_ends(&self) {
+        let alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(alarm) = alarm
+            && let Err(panicked) = self.dead_thread.run(move || alarm.finish()).await
+        {
+            tracing::error!(%panicked, "telling of dead letters");
+        }
     }
 
     /// Counts what is pending at the start as taken up; gives the short hashes of its keys.
@@ -295,6 +273,30 @@ impl Line {
     /// Why it drains; `None` while it does not.
     pub fn stopped(&self) -> Option<Stop> {
         self.stop.borrow().clone()
+    }
+
+    /// Returns once nothing will work until someone acts, or makes room.
+    pub async fn halted(&self) {
+        // The sender lives as long as `self`.
+        let halted = |stop: &Option<Stop>| matches!(stop, Some(Stop::Halted(_) | Stop::Full(_)));
+        let _ = self.stop.subscribe().wait_for(halted).await;
+    }
+
+    /// Waits until a dependency is up; false when the line halts before that.
+    pub async fn up_or_halted(&self, dependency: &Dependency) -> bool {
+        tokio::select! { biased;
+            () = dependency.up() => true,
+            () = self.halted() => false,
+        }
+    }
+
+    /// What a stage depends on.
+    pub fn dependency(&self, stage: Stage) -> Option<&Dependency> {
+        match stage {
+            Stage::Source | Stage::Reader => None,
+            Stage::Embedder => Some(&self.device_state),
+            Stage::Writer => Some(&self.sink_state),
+        }
     }
 
     /// Whether it drains.

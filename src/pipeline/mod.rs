@@ -6,24 +6,30 @@
 //! ```
 
 mod admit;
+mod alarm;
+pub mod alert;
 mod batch;
+mod bisect;
 mod breaker;
 pub mod circuit;
 mod commit;
 mod dead_letter;
+pub mod dependency;
 mod embedder;
 pub mod enqueue;
 pub mod full;
 mod inbox;
-pub mod intake;
+mod intake;
 pub mod line;
 mod reader;
 pub mod register;
 pub mod report;
+pub mod splitting;
 mod supervisor;
 mod tail;
 pub mod tally;
 mod triage;
+mod watch;
 pub mod worker;
 mod writer;
 
@@ -92,6 +98,7 @@ pub async fn run_registered(line: &Arc<Line>, registered: Registered) -> Result<
     if settled > 0 {
         tracing::info!(settled, "chunks were written before a crash and need not be embedded again");
     }
+    line.with_alarm(|alarm, queue| alarm.look(queue)).transpose()?;
     bury_suspects(line)?;
     let adopted = line.adopt();
 
@@ -101,6 +108,7 @@ pub async fn run_registered(line: &Arc<Line>, registered: Registered) -> Result<
     let (tell, told) = oneshot::channel();
     start_intake(line, Intake::new(Arc::clone(line), dead, adopted), tell)?;
     wait(line, ended).await;
+    line.alarm_ends().await;
     // The intake polls for draining, so it ends soon after the line does.
     let read = tokio::time::timeout(Duration::from_secs(5), told).await.ok().and_then(Result::ok);
     Ok(close(line, &read.unwrap_or_default().ends, registered.gone))
@@ -186,7 +194,9 @@ fn bury_suspects(line: &Line) -> Result<(), StartError> {
     }
     let count = burials.len() as u64;
     tracing::warn!(count, "chunks that killed the process were buried as suspected_crash");
+    let before = alarm::moment(&line.folder.queue);
     line.folder.queue.bury(burials)?;
+    line.with_alarm(|alarm, queue| alarm.changed(queue, &before));
     line.tally.produced.add(count);
     line.tally.dead.add(count);
     line.tally.buried.add(count);

@@ -12,11 +12,12 @@ use super::{
     batch::{Batch, Item},
     line::{DeadLane, Line, Stop},
     triage,
+    watch::{Watched, watched},
 };
 use crate::{
     clock::paced,
     embed::Tokens,
-    error::{Class, Fault},
+    error::{Class, Fault, Stage},
     folder::free_mb,
     queue::{Leased, QueueError},
 };
@@ -104,7 +105,13 @@ impl State {
         }
         self.changed.mark_unchanged();
         let shared = Arc::clone(&self.line);
-        match self.line.reader_thread.run(move || prepare(&shared)).await? {
+        let job = move || prepare(&shared);
+        // Hung, the started marks stay, so that the next process finds the culprit.
+        let Some(prepared) = watched(&self.line, &self.line.reader_thread, Watched::Tokenizer, job).await
+        else {
+            return Ok(Step::Again);
+        };
+        match prepared? {
             Ok((Leased::Chunks(chunks), tokens)) => self.pass_on(chunks, tokens, permit).await,
             Ok((Leased::Wait(until), _)) => {
                 drop(permit);
@@ -134,7 +141,7 @@ impl State {
                 Err(fault) => failed.push((Item { lease, chunk, value: () }, fault)),
             }
         }
-        triage::triage(&self.line, &self.dead, failed).await;
+        triage::triage(&self.line, &self.dead, Stage::Reader, failed).await;
         if !good.is_empty() {
             // A closed lane means that the line is torn down: the batch is dropped, and so still queued.
             let _ = self.out.send(Batch::new(good, permit)).await;

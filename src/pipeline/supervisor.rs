@@ -113,25 +113,32 @@ impl State {
         }
         let id = match (stage, &self.tokens.send, &self.embedded.send, &self.dead.send) {
             (Stage::DeadLetter, ..) => {
-                let state = dead_letter::State { line, lane: Arc::clone(&self.dead.receive) };
+                let state =
+                    dead_letter::State { line, lane: Arc::clone(&self.dead.receive), looked: Instant::now() };
                 Actor::spawn_linked(None, DeadLetter, state, me).await?.0.get_id()
             }
             (Stage::SinkBreaker, ..) => {
                 let sink = Arc::clone(&line.sink);
-                let probe: breaker::Probe = Arc::new(move || sink.probe().map_err(|error| error.to_string()));
+                let probe: breaker::Probe = Arc::new(move || sink.probe().map_err(breaker::Unanswered::from));
                 let arguments = breaker::Arguments { line, which: |line| &line.sink_state, probe };
                 Actor::spawn_linked(None, Breaker, arguments, me).await?.0.get_id()
             }
             (Stage::DeviceBreaker, ..) => {
                 let weak = Arc::downgrade(&line);
-                let probe: breaker::Probe =
-                    Arc::new(move || weak.upgrade().map_or(Ok(()), |line| embedder::golden_passes(&line)));
+                let probe: breaker::Probe = Arc::new(move || {
+                    let golden = weak.upgrade().map_or(Ok(()), |line| embedder::golden_passes(&line));
+                    golden.map_err(breaker::Unanswered::Failed)
+                });
                 let arguments = breaker::Arguments { line, which: |line| &line.device_state, probe };
                 Actor::spawn_linked(None, Breaker, arguments, me).await?.0.get_id()
             }
             (Stage::Writer, _, _, Some(dead)) => {
-                let state =
-                    writer::State { line, lane: Arc::clone(&self.embedded.receive), dead: dead.clone() };
+                let state = writer::State {
+                    line,
+                    lane: Arc::clone(&self.embedded.receive),
+                    dead: dead.clone(),
+                    gone: false,
+                };
                 Actor::spawn_linked(None, Writer, state, me).await?.0.get_id()
             }
             (Stage::Embedder, _, Some(out), Some(dead)) => {

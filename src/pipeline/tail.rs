@@ -107,7 +107,7 @@ pub(super) fn delete(line: &Line, keys: &[ChunkKey]) -> Result<(), String> {
                 line.stop(Stop::Full(fault.message.clone()));
                 return Err(fault.message);
             }
-            Err(SinkError::Unavailable(fault)) if !line.draining() => {
+            Err(SinkError::Unavailable(fault) | SinkError::Unknown(fault)) if !line.draining() => {
                 tracing::warn!(class = %fault.class, why = fault.message, "stale chunks wait for the sink");
                 line.sink_state.tell(Event::Failure);
                 std::thread::park_timeout(paced(Duration::from_millis(500)));

@@ -1,66 +1,85 @@
-//! Failures to deeds, by fate: the only place that decides. Stages never choose.
+//! Failures to deeds: the only place that decides. Stages say what happened, and where; they never choose.
 
 use std::time::Duration;
 
-use super::{batch::Item, dead_letter::Dead, line::DeadLane, line::Line};
+use super::{batch::Item, circuit::Event, dead_letter::Dead, line::DeadLane, line::Line};
 use crate::{
     chunk::Chunk,
-    error::{Class, Fate, Fault, Stage},
+    error::{Class, Fate, Fault, Stage, Whom},
     queue::{
         Lease, Settlement,
         dead::{Burial, Origin, Payload, Subject},
         dlq::Keep,
-        now_ms,
-        policy::{Verdict, verdict},
+        policy::{self, History, Verdict},
     },
     source,
 };
 
-/// Deals with chunks that failed by their own fault.
-pub async fn triage<T>(line: &Line, dead: &DeadLane, failed: Vec<(Item<T>, Fault)>) {
+/// Deals with chunks that were found to be the ones that fail at this stage.
+pub async fn triage<T>(line: &Line, dead: &DeadLane, stage: Stage, failed: Vec<(Item<T>, Fault)>) {
     for (item, fault) in failed {
-        one(line, dead, item.lease, item.chunk, fault).await;
+        line.dependency(stage).inspect(|dependency| {
+            dependency.tell(match fault.class.whom() {
+                Whom::Dependency => Event::Failure,
+                Whom::Chunk | Whom::Nobody => Event::Neutral,
+            });
+        });
+        one(line, dead, stage, item.lease, item.chunk, fault).await;
     }
 }
 
-async fn one(line: &Line, dead: &DeadLane, lease: Lease, chunk: Chunk, fault: Fault) {
+async fn one(line: &Line, dead: &DeadLane, stage: Stage, lease: Lease, chunk: Chunk, fault: Fault) {
     let record = lease.record();
-    let attempts = record.attempts + 1;
-    let elapsed = match record.first_failed_ms {
-        0 => Duration::ZERO,
-        first => Duration::from_millis(now_ms().saturating_sub(first)),
-    };
-    match verdict(&line.settings.retry, fate(&fault), attempts, elapsed, fastrand::f64()) {
-        Verdict::Retry(after) => {
+    let history = History { attempts: record.attempts, waited: Duration::from_millis(record.waited_ms) };
+    match policy::verdict(&line.settings.retry, &fault, history, fastrand::f64()) {
+        Verdict::Retry { attempts, after } => {
             line.tally.retried.add(1);
-            tracing::info!(class = %fault.class, attempts, after_ms = after.as_millis(), "a chunk is tried again");
+            let charged = attempts > history.attempts;
+            tracing::info!(class = %fault.class, attempts, charged, after_ms = after.as_millis(), "a chunk is tried again");
             match line.folder.queue.settle(vec![Settlement::Retry { lease, attempts, after }]) {
                 Ok(settled) => line.tally.duplicates.add(settled.superseded),
                 Err(error) => line.halt(line.told(error)),
             }
         }
-        Verdict::Bury => {
-            let burial = burial(line, &chunk, fault, attempts);
+        Verdict::Bury { attempts } => {
+            let burial = burial(line, &chunk, stage, fault, attempts);
             // The lane closes only when the line is torn down; the chunk is then still queued.
             let _ = dead.send(Dead { lease: Some(lease), burial }).await;
         }
-        Verdict::Halt => line.halt(format!("{fault}; the chunk stays queued")),
+        Verdict::Halt => halt(line, &fault),
     }
 }
 
-/// What the class says: kept apart so that a test can walk all classes through it.
-fn fate(fault: &Fault) -> Fate {
-    fault.class.fate()
+/// A dependency failed with a batch in hand: told to its breaker, charged to nobody. Gives the time to hold the batch
+/// before it is tried again; `None` when nothing will work until someone acts, and the line halts.
+pub fn outage(line: &Line, stage: Stage, fault: &Fault, tries: u32) -> Option<Duration> {
+    /// So that a wait that was drawn short does not become a busy loop.
+    const WAIT_MIN: Duration = Duration::from_millis(50);
+    let Fault { class, native_code, message, .. } = fault;
+    if class.fate() == Fate::Halt {
+        halt(line, fault);
+        return None;
+    }
+    let what = line.dependency(stage).map(|dependency| {
+        dependency.tell(Event::Failure);
+        dependency.name
+    });
+    tracing::warn!(what, %class, code = native_code, why = message, "a dependency is unavailable");
+    Some(policy::wait(&line.settings.retry, tries, fault.retry_after, fastrand::f64()).max(WAIT_MIN))
+}
+
+fn halt(line: &Line, fault: &Fault) {
+    line.halt(format!("{fault}; what is not yet written stays queued: {}", fault.class.remedy()));
 }
 
 /// A chunk on its way to the DLQ.
-pub fn burial(line: &Line, chunk: &Chunk, fault: Fault, attempts: u32) -> Burial {
+pub fn burial(line: &Line, chunk: &Chunk, stage: Stage, fault: Fault, attempts: u32) -> Burial {
     Burial {
         subject: Subject::Chunk(chunk.key.clone()),
         doc_id: Some(chunk.key.doc_id.clone()),
         chunk_id: Some(chunk.id()),
         identity: Some(line.identity.clone()),
-        stage: fault.class.stage(),
+        stage,
         fault,
         attempts,
         origin: Origin {
@@ -97,6 +116,5 @@ pub fn crash_burial(line: &Line, chunk: &Chunk, unclean: u8) -> Burial {
         "the process died {unclean} times while this chunk was worked on, the last times alone; \
          look for an abort or an out-of-memory kill in the system's log"
     );
-    let burial = burial(line, chunk, Fault::new(Class::SuspectedCrash, message), u32::from(unclean));
-    Burial { stage: Stage::Embedder, ..burial }
+    burial(line, chunk, Stage::Embedder, Fault::new(Class::SuspectedCrash, message), u32::from(unclean))
 }

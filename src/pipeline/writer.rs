@@ -2,24 +2,25 @@
 //!
 //! A sink that is down is waited for with the batch in hand: nothing embedded is thrown away, nothing is charged.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 
 use super::{
     batch::{Batch, Item},
+    bisect::{Bisect, Step},
     circuit::Event,
-    commit::{self, Committed},
+    commit::{self, Items, Recorded},
     line::{DeadLane, Line, Stop},
     triage,
+    watch::{Watched, watched},
 };
 use crate::{
     chunk::Embedding,
     clock::paced,
-    error::{Class, Fault},
-    queue::policy::wait_max,
-    sink::SinkError,
+    error::{Class, Fault, Stage},
+    sink::{Row, SinkError},
 };
 
 /// Write the next batch.
@@ -38,6 +39,8 @@ pub struct State {
     pub lane: Arc<Mutex<mpsc::Receiver<Batch<Embedding>>>>,
     /// To the dead-letter actor.
     pub dead: DeadLane,
+    /// The sink was given up: what still comes down the lane is let go of.
+    pub gone: bool,
 }
 
 impl Actor for Writer {
@@ -55,95 +58,155 @@ impl Actor for Writer {
             me.stop(Some("eof".into()));
             return Ok(());
         };
-        state.write(batch).await?;
+        // A sink that was given up is not waited for by the batches behind: they are dropped, and so still queued.
+        if !state.gone {
+            state.gone = state.write(batch).await?.is_none();
+        }
         Ok(me.cast(Tick)?)
     }
 }
 
-type Items = Vec<Item<Embedding>>;
+/// `None`: the sink was given up, and the line halts.
+type Going = Option<()>;
 
 impl State {
-    async fn write(&self, batch: Batch<Embedding>) -> Result<(), ActorProcessingErr> {
+    async fn write(&self, batch: Batch<Embedding>) -> Result<Going, ActorProcessingErr> {
         let (items, _permit): (Items, OwnedSemaphorePermit) = batch.open();
-        let (mut parts, mut tries) = (vec![items], 0);
-        while let Some(items) = parts.pop() {
-            if items.is_empty() {
-                continue;
+        let (mut bisect, mut tries) = (Bisect::new(vec![items]), 0);
+        loop {
+            if !self.line.up_or_halted(&self.line.sink_state).await {
+                return Ok(None);
             }
-            self.line.sink_state.up().await;
-            let line = Arc::clone(&self.line);
-            let committed = self.line.sink_thread.run(move || commit::commit(&line, items)).await?;
-            match committed {
-                Committed::Done => {
-                    tries = 0;
-                    self.line.sink_state.tell(Event::Ok);
-                }
-                Committed::Refused(items, error) => {
-                    tries += 1;
-                    self.refused(&mut parts, items, error, tries).await?;
-                }
-                Committed::Broken(why) => {
-                    self.line.halt(why);
-                    return Ok(());
-                }
+            let step = match bisect.step() {
+                Step::Done => return Ok(Some(())),
+                Step::Golden => self.probe(&mut bisect, &mut tries).await,
+                Step::Pass(items) => self.pass(&mut bisect, items, &mut tries).await?,
+            };
+            if step.is_none() {
+                return Ok(None);
             }
         }
-        Ok(())
+    }
+
+    /// One write of these rows together.
+    async fn pass(
+        &self,
+        bisect: &mut Bisect<Item<Embedding>>,
+        items: Items,
+        tries: &mut u32,
+    ) -> Result<Going, ActorProcessingErr> {
+        let (line, rows) = (Arc::clone(&self.line), commit::rows(&items));
+        let job = move || {
+            let result = commit::write(&line, &rows);
+            (rows, result)
+        };
+        let Some(result) = watched(&self.line, &self.line.sink_thread, Watched::Sink, job).await else {
+            return Ok(None);
+        };
+        let (rows, result) = result?;
+        let Err(error) = result else {
+            bisect.passed();
+            *tries = 0;
+            return self.record(items, rows).await;
+        };
+        *tries += 1;
+        Ok(self.refused(bisect, items, error, *tries).await)
     }
 
     async fn refused(
         &self,
-        parts: &mut Vec<Items>,
+        bisect: &mut Bisect<Item<Embedding>>,
         mut items: Items,
         error: SinkError,
         tries: u32,
-    ) -> Result<(), ActorProcessingErr> {
+    ) -> Going {
         match error {
             SinkError::Unavailable(fault) if fault.class == Class::DiskFull => {
                 self.line.stop(Stop::Full(fault.message));
-                // Dropped, and so still queued.
-                parts.clear();
+                None
             }
-            SinkError::Unavailable(fault) => {
-                parts.push(items);
-                self.down(&fault, tries).await;
+            SinkError::Unknown(fault) if !self.line.sink.is_idempotent() => {
+                let message = format!("sent, and nobody knows what became of it: {}", fault.message);
+                let fault = Fault { class: Class::UnknownOutcome, message, ..fault };
+                let failed = items.into_iter().map(|item| (item, fault.clone())).collect();
+                triage::triage(&self.line, &self.dead, Stage::Writer, failed).await;
+                self.line.sink_state.tell(Event::Failure);
+                Some(())
+            }
+            SinkError::Unavailable(fault) | SinkError::Unknown(fault) => {
+                bisect.put_back(items);
+                self.down(&fault, tries).await
             }
             SinkError::Row { index, fault } if index < items.len() => {
-                self.line.sink_state.tell(Event::Neutral);
                 let item = items.remove(index);
-                parts.push(items);
-                triage::triage(&self.line, &self.dead, vec![(item, fault)]).await;
-            }
-            SinkError::Row { fault, .. } | SinkError::Batch(fault) if items.len() > 1 => {
-                tracing::info!(rows = items.len(), class = %fault.class, "a write failed; halving it");
-                let right = items.split_off(items.len() / 2);
-                parts.extend([right, items]);
+                bisect.put_back(items);
+                triage::triage(&self.line, &self.dead, Stage::Writer, vec![(item, fault)]).await;
+                Some(())
             }
             SinkError::Row { fault, .. } | SinkError::Batch(fault) => {
-                let line = Arc::clone(&self.line);
-                if matches!(self.line.sink_thread.run(move || line.sink.probe()).await, Ok(Ok(()))) {
-                    self.line.sink_state.tell(Event::Neutral);
-                    let failed = items.into_iter().map(|item| (item, fault.clone())).collect();
-                    triage::triage(&self.line, &self.dead, failed).await;
-                } else {
-                    parts.push(items);
-                    self.down(&fault, tries).await;
+                tracing::info!(rows = items.len(), class = %fault.class, "a write failed");
+                if let Some(item) = bisect.failed(items) {
+                    triage::triage(&self.line, &self.dead, Stage::Writer, vec![(item, fault)]).await;
                 }
+                Some(())
             }
             SinkError::Unusable(why) => {
                 self.line.halt(why);
-                // Dropped, and so still queued.
-                parts.clear();
+                None
             }
         }
-        Ok(())
     }
 
-    /// The dependency failed: told to the breaker, charged to nobody.
-    async fn down(&self, fault: &Fault, tries: u32) {
-        tracing::warn!(class = %fault.class, code = fault.native_code, why = fault.message, "the sink is unavailable");
-        self.line.sink_state.tell(Event::Failure);
-        let wait = wait_max(&self.line.settings.retry, tries).mul_f64(fastrand::f64());
-        tokio::time::sleep(paced(wait.max(Duration::from_millis(50)))).await;
+    /// Whether the sink takes a probe row: it decides between it and the rows that failed.
+    async fn probe(&self, bisect: &mut Bisect<Item<Embedding>>, tries: &mut u32) -> Going {
+        let line = Arc::clone(&self.line);
+        let job = move || line.sink.probe();
+        let probed = watched(&self.line, &self.line.sink_thread, Watched::Sink, job).await?;
+        bisect.golden(matches!(probed, Ok(Ok(()))));
+        let fault = match probed {
+            Ok(Ok(())) => return Some(()),
+            Ok(Err(SinkError::Unusable(why))) => {
+                self.line.halt(why);
+                return None;
+            }
+            Ok(Err(
+                SinkError::Unavailable(fault)
+                | SinkError::Unknown(fault)
+                | SinkError::Batch(fault)
+                | SinkError::Row { fault, .. },
+            )) => fault,
+            Err(panicked) => Fault::new(Class::SinkUnavailable, panicked.to_string()),
+        };
+        *tries += 1;
+        self.down(&fault, *tries).await
+    }
+
+    /// Records what the sink confirmed.
+    async fn record(&self, items: Items, rows: Vec<Row>) -> Result<Going, ActorProcessingErr> {
+        let line = Arc::clone(&self.line);
+        let job = move || commit::record(&line, items, rows);
+        let Some(recorded) = watched(&self.line, &self.line.sink_thread, Watched::Sink, job).await else {
+            return Ok(None);
+        };
+        match recorded? {
+            Recorded::Done => {
+                self.line.sink_state.tell(Event::Ok);
+                Ok(Some(()))
+            }
+            Recorded::Broken(why) => {
+                self.line.halt(why);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The sink failed: told to its breaker, charged to nobody. Waits, unless the line halts.
+    async fn down(&self, fault: &Fault, tries: u32) -> Going {
+        let wait = triage::outage(&self.line, Stage::Writer, fault, tries)?;
+        tokio::select! {
+            () = tokio::time::sleep(paced(wait)) => {}
+            () = self.line.halted() => {}
+        }
+        Some(())
     }
 }

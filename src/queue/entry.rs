@@ -5,6 +5,9 @@ use crate::chunk::{Chunk, ChunkKey, Digest};
 /// Version of the stored forms of this room.
 pub const FORMAT: u8 = 1;
 
+/// Version of a pending chunk. Version 1 held the time of its first failure where its waits stand now.
+const PENDING_FORMAT: u8 = 2;
+
 /// Store id, generation and format: `m`.
 pub const META: &[u8] = b"m";
 /// Bytes of the journal that this tree already knows: `j`.
@@ -44,8 +47,8 @@ pub struct Record {
     pub attempts: u32,
     /// Not to be leased before this time, milliseconds since 1970.
     pub not_before_ms: u64,
-    /// First failure, milliseconds since 1970; 0: none.
-    pub first_failed_ms: u64,
+    /// Waits between its charged attempts, in milliseconds.
+    pub waited_ms: u64,
     /// Times the process died while it was worked on, in company.
     pub unclean: u8,
     /// Times the process died while it alone was worked on.
@@ -69,7 +72,7 @@ impl Pending {
         let Self { chunk, record } = self;
         let meta = chunk.meta.as_deref().unwrap_or("");
         let mut out = Vec::with_capacity(128 + chunk.key.doc_id.len() + meta.len() + chunk.text.len());
-        out.push(FORMAT);
+        out.push(PENDING_FORMAT);
         out.extend(chunk.key.chunk_index.to_le_bytes());
         out.extend(chunk.source_hash.0);
         out.extend(chunk.source_id.to_le_bytes());
@@ -77,7 +80,7 @@ impl Pending {
         out.extend(chunk.line.to_le_bytes());
         out.extend(record.attempts.to_le_bytes());
         out.extend(record.not_before_ms.to_le_bytes());
-        out.extend(record.first_failed_ms.to_le_bytes());
+        out.extend(record.waited_ms.to_le_bytes());
         out.push(record.unclean);
         out.push(record.unclean_alone);
         out.extend(record.redriven_from.to_le_bytes());
@@ -92,7 +95,8 @@ impl Pending {
     /// The inverse of [`Pending::encode`]; `None` when the bytes are not ours.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
-        if reader.byte()? != FORMAT {
+        let format = reader.byte()?;
+        if !(FORMAT..=PENDING_FORMAT).contains(&format) {
             return None;
         }
         let chunk_index = reader.number()?;
@@ -102,7 +106,8 @@ impl Pending {
         let record = Record {
             attempts: u32::from_le_bytes(reader.array()?),
             not_before_ms: reader.number()?,
-            first_failed_ms: reader.number()?,
+            // What an older version wrote is a time: its waits are not known, and begin anew.
+            waited_ms: reader.number().map(|ms| if format == PENDING_FORMAT { ms } else { 0 })?,
             unclean: reader.byte()?,
             unclean_alone: reader.byte()?,
             redriven_from: u128::from_le_bytes(reader.array()?),
@@ -220,9 +225,14 @@ mod tests {
             let key = ChunkKey { doc_id, chunk_index };
             let pending = Pending {
                 chunk: Chunk { key, text, meta, source_hash, source_id, ordinal, line: 7 },
-                record: Record { attempts, redriven_from, unclean, ..Record::default() },
+                record: Record { attempts, redriven_from, unclean, waited_ms: ordinal, ..Record::default() },
             };
-            prop_assert_eq!(Pending::decode(&pending.encode()), Some(pending));
+            let mut bytes = pending.encode();
+            prop_assert_eq!(Pending::decode(&bytes), Some(pending.clone()));
+            // As version 1 wrote it, with a time where the waits stand.
+            bytes[0] = 1;
+            let record = Record { waited_ms: 0, ..pending.record };
+            prop_assert_eq!(Pending::decode(&bytes), Some(Pending { record, ..pending }));
         }
 
         #[test]

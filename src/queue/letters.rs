@@ -37,8 +37,12 @@ pub struct Settings {
     pub retain_days: u64,
     /// Redrives after which a letter that fails again is quarantined.
     pub max_redrives: u32,
-    /// Open letters from which a warning is logged.
+    /// Open letters from which an alert is raised.
     pub alert_depth: u64,
+    /// Hours since the first failure of the oldest open letter from which an alert is raised; 0: never.
+    pub alert_age_h: u64,
+    /// What `sh -c` is given at an alert; empty: nothing.
+    pub alert_command: String,
 }
 
 /// Which letters are meant.

@@ -305,12 +305,13 @@ impl Queue {
                     settled.superseded += 1;
                     return Ok(());
                 };
-                let now_ms = now_ms();
-                record.attempts = attempts;
-                record.not_before_ms = now_ms + u64::try_from(after.as_millis()).unwrap_or(0);
-                if record.first_failed_ms == 0 {
-                    record.first_failed_ms = now_ms;
+                let after_ms = u64::try_from(after.as_millis()).unwrap_or(0);
+                // A chunk that is merely put off pays with neither attempts nor time.
+                if attempts > record.attempts {
+                    record.waited_ms = record.waited_ms.saturating_add(after_ms);
                 }
+                record.attempts = attempts;
+                record.not_before_ms = now_ms().saturating_add(after_ms);
                 let pending = Pending { chunk: stored.chunk, record };
                 state.insert(&pending, Place::Delayed(Instant::now() + after));
             }

@@ -81,7 +81,7 @@ pub enum Confirmed {
     Later,
 }
 
-/// A vector store. Writing the same key again replaces the row. Calls block and come from one thread of
+/// A vector store. Writing the same key again replaces the row, but for one that says otherwise. Calls block and come from one thread of
 /// their own, except `search`.
 pub trait Sink: Send + Sync {
     /// Name of the kind, for messages and metrics.
@@ -99,6 +99,12 @@ pub trait Sink: Send + Sync {
 
     /// Whether rows can be found again: not so for one that only counts them.
     fn keeps_rows(&self) -> bool {
+        true
+    }
+
+    /// Whether writing the same key again replaces the row, so that an answer that was lost costs one more write. One
+    /// that appends says false: what becomes of a batch without an answer is then for a person to say.
+    fn is_idempotent(&self) -> bool {
         true
     }
 
@@ -187,6 +193,10 @@ pub enum SinkError {
     /// A dependency failure: locked, unreachable, full. No row is to blame.
     #[error("{0}")]
     Unavailable(Fault),
+    /// It was sent, and no answer came: nobody knows whether the rows are written. At an idempotent sink they are
+    /// written again by key; at another one their chunks are dead letters, `unknown_outcome`.
+    #[error("{0}")]
+    Unknown(Fault),
     /// The sink refused one row, and says which.
     #[error("row {index}: {fault}")]
     Row {
@@ -207,7 +217,10 @@ impl SinkError {
     /// Kind, for triage.
     pub const fn class(&self) -> Class {
         match self {
-            Self::Unavailable(fault) | Self::Batch(fault) | Self::Row { fault, .. } => fault.class,
+            Self::Unavailable(fault)
+            | Self::Unknown(fault)
+            | Self::Batch(fault)
+            | Self::Row { fault, .. } => fault.class,
             Self::Unusable(_) => Class::ModelMismatch,
         }
     }

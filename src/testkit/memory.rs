@@ -16,6 +16,8 @@ use crate::{
 pub struct Memory {
     /// Whether rows are confirmed only by a later `confirm`.
     later: bool,
+    /// Whether writing a key again adds a row.
+    appends: bool,
     state: Mutex<State>,
 }
 
@@ -23,13 +25,24 @@ pub struct Memory {
 struct State {
     session: (String, String),
     accepted: Vec<Row>,
+    times: BTreeMap<ChunkKey, u32>,
     rows: BTreeMap<ChunkKey, (Row, String, String)>,
 }
 
 impl Memory {
     /// One that confirms at once, or (`later`) when it is asked to.
     pub fn new(later: bool) -> Self {
-        Self { later, state: Mutex::default() }
+        Self { later, ..Self::default() }
+    }
+
+    /// One that adds a row whenever a key is written.
+    pub fn appending() -> Self {
+        Self { appends: true, ..Self::default() }
+    }
+
+    /// How often each key was written.
+    pub fn times(&self) -> BTreeMap<ChunkKey, u32> {
+        self.state().times.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -45,6 +58,10 @@ impl Memory {
 impl Sink for Memory {
     fn kind(&self) -> &'static str {
         "memory"
+    }
+
+    fn is_idempotent(&self) -> bool {
+        !self.appends
     }
 
     fn preflight(&self, identity: &Identity, _: usize, store: &str, _: bool) -> Result<(), SinkError> {
@@ -67,6 +84,7 @@ impl Sink for Memory {
         let mut state = self.state();
         let (identity, store) = state.session.clone();
         for row in std::mem::take(&mut state.accepted) {
+            *state.times.entry(row.key.clone()).or_default() += 1;
             state.rows.insert(row.key.clone(), (row, identity.clone(), store.clone()));
         }
         Ok(())

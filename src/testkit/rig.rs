@@ -13,7 +13,7 @@ use super::{
 use crate::{
     embed::{self, Embed},
     folder::Folder,
-    pipeline::{self, Line, RunSettings, Stop, circuit, full::Before, line, report::Report},
+    pipeline::{self, Line, RunSettings, Stop, alert, circuit, full::Before, line, report::Report},
     queue::{self, policy},
     sink::{self, Sink},
     source,
@@ -54,7 +54,13 @@ pub fn settings() -> RunSettings {
             watchdog_s: 60,
             restarts_max: 5,
         },
-        retry: policy::Settings { max_attempts: 3, base_ms: 1, cap_ms: 4, max_elapsed_s: 900 },
+        retry: policy::Settings {
+            max_attempts: 3,
+            base_ms: 1,
+            cap_ms: 4,
+            max_elapsed_s: 900,
+            retry_after_max_s: 1,
+        },
         breaker: circuit::Settings {
             threshold: 3,
             window_s: 60,
@@ -82,7 +88,7 @@ pub fn settings() -> RunSettings {
         },
         limit: None,
         dlq_payload: queue::dlq::Keep::Full,
-        dlq_alert_depth: 1_000,
+        alert: alert::Settings { depth: 1_000, age_h: 0, command: String::new() },
     }
 }
 
@@ -137,7 +143,8 @@ impl Rig {
     /// Opens the data folder, as a run does.
     pub fn folder(&self) -> Folder {
         let settings = queue::Settings { window_chunks: self.settings.window_chunks, cache_mb: 4 };
-        Folder::open(&self.data(), &settings, self.settings.retry.cap_ms).expect("the data folder opens")
+        Folder::open(&self.data(), &settings, policy::wait_longest_ms(&self.settings.retry))
+            .expect("the data folder opens")
     }
 
     /// The sink without its faults.
