@@ -2,6 +2,7 @@
 
 pub mod faults;
 pub mod memory;
+pub mod poison;
 pub mod rig;
 pub mod tiny;
 pub mod weather;
