@@ -2,7 +2,7 @@
 
 pub mod faults;
 pub mod memory;
-mod poison;
+pub mod poison;
 pub mod rig;
 pub mod tiny;
 pub mod weather;

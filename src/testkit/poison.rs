@@ -1,4 +1,4 @@
-//! Words that make a text poison, and what becomes of it.
+//! Texts that are poison by a word in them: what each does, and what must become of it.
 
 use crate::error::Class;
 
