@@ -316,6 +316,15 @@ fn changed(session: &mut Session<'_>, mut command: Command, limit: Option<u64>) 
     }
 }
 
+/// A letter, and what a person can do about its class.
+fn with_remedy(mut letter: Value) -> Value {
+    let class = letter["class"].as_str().and_then(|class| class.parse::<Class>().ok());
+    if let (Some(class), Some(fields)) = (class, letter.as_object_mut()) {
+        fields.insert("remedy".to_owned(), class.remedy().into());
+    }
+    letter
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,13 +336,4 @@ mod tests {
             assert!(age(wrong).is_err(), "{wrong}");
         }
     }
-}
-
-/// A letter, and what a person can do about its class.
-fn with_remedy(mut letter: Value) -> Value {
-    let class = letter["class"].as_str().and_then(|class| class.parse::<Class>().ok());
-    if let (Some(class), Some(fields)) = (class, letter.as_object_mut()) {
-        fields.insert("remedy".to_owned(), class.remedy().into());
-    }
-    letter
 }

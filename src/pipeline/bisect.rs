@@ -1,9 +1,12 @@
 //! Which pass comes next when passes fail as a whole: a pure plan, for texts at the model and rows at the sink.
 //!
 //! A group that fails is halved until its culprit stands alone. An item is guilty when it failed, the dependency then
-//! worked, and the item failed again alone: so an outage, even one that begins or ends in between, charges nobody. That
-//! it works is shown by the next group that passes, or by a golden text (a probe row) when two fail in a row or no
-//! group is left. At most 2·⌈log₂B⌉ + 1 passes more per poison item in a batch of B (2 in a batch of one).
+//! worked, the item failed again alone, and the dependency worked once more: so no outage, whenever it begins or ends,
+//! charges anybody. That it works is shown by the next group that passes, or by a golden text (a probe row) when two
+//! fail in a row or no group is left. At most 2·⌈log₂B⌉ + 1 passes more per poison item in a batch of B, and two of the
+//! golden text.
+
+use crate::error::Fault;
 
 /// What is to be done next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +35,9 @@ pub struct Bisect<T> {
     groups: Vec<Group<T>>,
     /// Items that failed alone, while nothing has shown since that the dependency works.
     suspects: Vec<T>,
+    /// Items that failed alone a second time, likewise.
+    condemned: Vec<(T, Fault)>,
+    guilty: Vec<(T, Fault)>,
     golden: bool,
     /// Of the group that is out.
     left: bool,
@@ -43,7 +49,8 @@ impl<T> Bisect<T> {
     pub fn new(groups: Vec<Vec<T>>) -> Self {
         let group = |items| Group { items, left: false, doubted: false };
         let groups = groups.into_iter().rev().map(group).collect();
-        Self { groups, suspects: Vec::new(), golden: false, left: false, doubted: false }
+        let (suspects, condemned, guilty) = (Vec::new(), Vec::new(), Vec::new());
+        Self { groups, suspects, condemned, guilty, golden: false, left: false, doubted: false }
     }
 
     /// What comes next.
@@ -57,7 +64,7 @@ impl<T> Bisect<T> {
                 return Step::Pass(items);
             }
         }
-        self.golden = !self.suspects.is_empty();
+        self.golden = self.in_doubt();
         if self.golden { Step::Golden } else { Step::Done }
     }
 
@@ -72,21 +79,23 @@ impl<T> Bisect<T> {
         self.works();
     }
 
-    /// The group failed, and nobody knows for which of its items. Gives the item that is guilty, if one is.
-    pub fn failed(&mut self, mut items: Vec<T>) -> Option<T> {
-        self.golden = !self.suspects.is_empty();
+    /// The group failed, and nobody knows for which of its items.
+    pub fn failed(&mut self, mut items: Vec<T>, fault: Fault) {
+        self.golden = self.in_doubt();
         if items.len() > 1 {
             let right = items.split_off(items.len() / 2);
             self.groups.push(Group { items: right, left: false, doubted: false });
             self.groups.push(Group { items, left: true, doubted: false });
-            return None;
+        } else if self.doubted {
+            self.condemned.extend(items.pop().map(|item| (item, fault)));
+        } else {
+            self.suspects.extend(items);
         }
-        let item = items.pop()?;
-        if self.doubted {
-            return Some(item);
-        }
-        self.suspects.push(item);
-        None
+    }
+
+    /// Items that were found guilty since this was last asked.
+    pub fn guilty(&mut self) -> Vec<(T, Fault)> {
+        std::mem::take(&mut self.guilty)
     }
 
     /// What is left of the group is tried again as it is: the dependency failed, or one item was named and taken out.
@@ -101,14 +110,25 @@ impl<T> Bisect<T> {
             self.works();
         } else {
             // Their failures prove nothing.
-            let suspects = self.suspects.drain(..).rev();
-            self.groups.extend(suspects.map(|item| Group { items: vec![item], left: false, doubted: false }));
+            let condemned = self.condemned.drain(..).map(|(item, _)| item);
+            let items: Vec<T> = condemned.chain(self.suspects.drain(..)).collect();
+            self.push_alone(items, false);
         }
     }
 
+    fn in_doubt(&self) -> bool {
+        !self.suspects.is_empty() || !self.condemned.is_empty()
+    }
+
     fn works(&mut self) {
-        let suspects = self.suspects.drain(..).rev();
-        self.groups.extend(suspects.map(|item| Group { items: vec![item], left: false, doubted: true }));
+        self.guilty.append(&mut self.condemned);
+        let suspects = std::mem::take(&mut self.suspects);
+        self.push_alone(suspects, true);
+    }
+
+    fn push_alone(&mut self, items: Vec<T>, doubted: bool) {
+        let alone = |item| Group { items: vec![item], left: false, doubted };
+        self.groups.extend(items.into_iter().rev().map(alone));
     }
 }
 
@@ -119,6 +139,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::error::Class;
 
     /// What a whole plan came to.
     #[derive(Debug, Default, PartialEq, Eq)]
@@ -134,6 +155,7 @@ mod tests {
         let (mut bisect, mut outcome) = (Bisect::new(vec![(0..batch).collect()]), Outcome::default());
         loop {
             let down = down(outcome.passes + outcome.goldens);
+            outcome.guilty.extend(bisect.guilty().into_iter().map(|(item, _)| item));
             match bisect.step() {
                 Step::Done => return outcome,
                 Step::Golden => {
@@ -143,7 +165,7 @@ mod tests {
                 Step::Pass(group) => {
                     outcome.passes += 1;
                     if down || group.iter().any(|item| poison.contains(item)) {
-                        outcome.guilty.extend(bisect.failed(group));
+                        bisect.failed(group, Fault::new(Class::ModelFailed, "planted"));
                     } else {
                         outcome.embedded.extend(group);
                         bisect.passed();
@@ -154,12 +176,13 @@ mod tests {
     }
 
     fn bound(batch: usize) -> usize {
-        if batch == 1 { 2 } else { 2 * batch.next_power_of_two().ilog2() as usize + 1 }
+        2 * batch.next_power_of_two().ilog2() as usize + 1
     }
 
     fn holds(batch: usize, poison: &BTreeSet<usize>) {
         let mut outcome = carry_out(batch, poison, |_| false);
-        let extra = outcome.passes + outcome.goldens - 1;
+        let extra = outcome.passes - 1;
+        assert!(outcome.goldens <= 2 * poison.len(), "{} golden texts for {poison:?}", outcome.goldens);
         assert!(extra <= poison.len() * bound(batch), "{extra} passes more for {poison:?} of {batch}");
         outcome.embedded.sort_unstable();
         let healthy: Vec<usize> = (0..batch).filter(|item| !poison.contains(item)).collect();

@@ -111,6 +111,7 @@ impl State {
         let mut results: Results = vec![None; tokens.len()];
         let (mut bisect, mut tries) = (Bisect::new(groups), 0);
         while !self.line.draining() {
+            bisect.guilty().into_iter().for_each(|(at, fault)| results[at] = Some(Err(fault)));
             match bisect.step() {
                 Step::Done => break,
                 Step::Golden => {
@@ -135,9 +136,7 @@ impl State {
                     }
                     Err(error) => {
                         tracing::info!(texts = group.len(), class = %error.class(), "a pass failed");
-                        if let Some(at) = bisect.failed(group) {
-                            results[at] = Some(Err(Fault::new(error.class(), error.to_string())));
-                        }
+                        bisect.failed(group, Fault::new(error.class(), error.to_string()));
                     }
                 },
             }

@@ -98,7 +98,7 @@ pub async fn run_registered(line: &Arc<Line>, registered: Registered) -> Result<
     if settled > 0 {
         tracing::info!(settled, "chunks were written before a crash and need not be embedded again");
     }
-    line.with_alarm(|alarm, queue| alarm.look(queue)).transpose()?;
+    line.with_alarm(alarm::Alarm::look).transpose()?;
     bury_suspects(line)?;
     let adopted = line.adopt();
 

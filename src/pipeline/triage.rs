@@ -60,11 +60,11 @@ pub fn outage(line: &Line, stage: Stage, fault: &Fault, tries: u32) -> Option<Du
         halt(line, fault);
         return None;
     }
-    let what = line.dependency(stage).map(|dependency| {
+    let what = line.dependency(stage).map_or("input", |dependency| {
         dependency.tell(Event::Failure);
         dependency.name
     });
-    tracing::warn!(what, %class, code = native_code, why = message, "a dependency is unavailable");
+    tracing::warn!(%class, code = native_code, why = message, "the {what} is unavailable");
     Some(policy::wait(&line.settings.retry, tries, fault.retry_after, fastrand::f64()).max(WAIT_MIN))
 }
 

@@ -77,6 +77,7 @@ impl State {
             if !self.line.up_or_halted(&self.line.sink_state).await {
                 return Ok(None);
             }
+            triage::triage(&self.line, &self.dead, Stage::Writer, bisect.guilty()).await;
             let step = match bisect.step() {
                 Step::Done => return Ok(Some(())),
                 Step::Golden => self.probe(&mut bisect, &mut tries).await,
@@ -145,9 +146,7 @@ impl State {
             }
             SinkError::Row { fault, .. } | SinkError::Batch(fault) => {
                 tracing::info!(rows = items.len(), class = %fault.class, "a write failed");
-                if let Some(item) = bisect.failed(items) {
-                    triage::triage(&self.line, &self.dead, Stage::Writer, vec![(item, fault)]).await;
-                }
+                bisect.failed(items, fault);
                 Some(())
             }
             SinkError::Unusable(why) => {
