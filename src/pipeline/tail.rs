@@ -95,6 +95,31 @@ pub fn close_mended(line: &Line, uri: &str, still: &HashSet<u128>) -> Result<(),
     queue.resolve(&closed).map_err(|error| line.told(error))
 }
 
+/// Deletes from the sink what a document lost while it was on its way there and did not arrive in the ledger. What
+/// cannot be deleted now is pending again at the next open, and its source is read again.
+///
+/// # Errors
+/// A sentence, when the stores cannot be used.
+pub(super) fn drop_orphans(line: &Line) -> Result<(), String> {
+    let mut keys = line.folder.queue.orphans();
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let pending: HashSet<u128> = line.folder.queue.pending_keys().into_iter().collect();
+    let mut wanted = HashSet::new();
+    for key in &keys {
+        if pending.contains(&key.short_hash())
+            || line.folder.ledger.held(key).map_err(|e| line.told(e))?.is_some()
+        {
+            wanted.insert(key.clone());
+        }
+    }
+    keys.retain(|key| !wanted.contains(key));
+    line.sink.delete(&keys).map_err(|error| error.to_string())?;
+    line.folder.queue.orphans_gone();
+    Ok(())
+}
+
 /// Deletes from the sink, waiting while it is down.
 ///
 /// # Errors

@@ -90,6 +90,7 @@ impl Queue {
             batched: 0,
             journal,
             letters: dlq::Counts::default(),
+            orphans: Vec::new(),
         };
         let crashed = read_pending(&db, &mut state, &marks, expect, &mut report)?;
         let shared = Arc::new(Shared {
