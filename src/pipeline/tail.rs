@@ -95,8 +95,8 @@ pub fn close_mended(line: &Line, uri: &str, still: &HashSet<u128>) -> Result<(),
     queue.resolve(&closed).map_err(|error| line.told(error))
 }
 
-/// Deletes from the sink what a document lost while it was on its way there and did not arrive in the ledger. What
-/// cannot be deleted now is pending again at the next open, and its source is read again.
+/// Deletes from the sink what a document lost while it was on its way there and did not arrive in the ledger. A sink
+/// that is down is tried a few times.
 ///
 /// # Errors
 /// A sentence, when the stores cannot be used.
@@ -115,7 +115,15 @@ pub(super) fn drop_orphans(line: &Line) -> Result<(), String> {
         }
     }
     keys.retain(|key| !wanted.contains(key));
-    line.sink.delete(&keys).map_err(|error| error.to_string())?;
+    let mut deleted = line.sink.delete(&keys);
+    for _ in 0..9 {
+        if deleted.is_ok() {
+            break;
+        }
+        std::thread::park_timeout(paced(Duration::from_millis(200)));
+        deleted = line.sink.delete(&keys);
+    }
+    deleted.map_err(|error| error.to_string())?;
     line.folder.queue.orphans_gone();
     Ok(())
 }

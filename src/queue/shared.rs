@@ -38,7 +38,7 @@ pub(super) struct State {
     pub(super) journal: journal::Journal,
     pub(super) letters: dlq::Counts,
     /// Chunks that came back cancelled.
-    pub(super) orphans: Vec<(u64, crate::chunk::ChunkKey)>,
+    pub(super) orphans: Vec<crate::chunk::ChunkKey>,
 }
 
 /// Changes gathered before they are applied as one batch: bounds the epoch garbage of one batch.
@@ -75,14 +75,10 @@ impl Shared {
             let (place, cancelled) = (slot.place, slot.cancelled);
             if let Place::Leased(mark) = place {
                 if cancelled || state.window.superseded(seq) {
-                    match key.filter(|_| !state.window.superseded(seq)) {
-                        // It may have reached the sink: see `Queue::orphans`.
-                        Some(key) => {
-                            state.window.remove(seq);
-                            state.orphans.push((seq, key.clone()));
-                        }
-                        None => _ = state.remove(seq),
-                    }
+                    // It may have reached the sink: see `Queue::orphans`.
+                    let orphan = key.filter(|_| !state.window.superseded(seq));
+                    state.orphans.extend(orphan.cloned());
+                    state.remove(seq);
                     self.made_way.fetch_add(1, Relaxed);
                 } else {
                     state.window.give_back(seq);
