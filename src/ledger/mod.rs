@@ -4,6 +4,7 @@
 
 mod forget;
 pub mod letters;
+mod noted;
 mod runs;
 mod schema;
 mod sources;
@@ -13,6 +14,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+pub use noted::Noted;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 pub use sources::{KnownSource, RegisteredSource, SourceState};
 use uuid::Uuid;
@@ -75,17 +77,6 @@ pub struct Written {
     pub run: String,
     /// When, RFC 3339 UTC.
     pub embedded_at: String,
-}
-
-/// What the ledger knows of its data folder.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Noted {
-    /// Id of the data folder.
-    pub store: Option<String>,
-    /// Opens so far; `None` in one that is new, or that an older version made.
-    pub generation: Option<u64>,
-    /// Whether nothing at all stands in it.
-    pub is_empty: bool,
 }
 
 /// The ledger.
@@ -167,31 +158,6 @@ impl Ledger {
             Some(key) => self.held(&key),
             None => Ok(None),
         }
-    }
-
-    /// What was noted of the data folder at earlier opens.
-    ///
-    /// # Errors
-    /// See [`LedgerError`].
-    pub fn noted(&self) -> Result<Noted, LedgerError> {
-        let sql = "SELECT (SELECT value FROM meta WHERE key = 'store'),
-                   (SELECT value FROM meta WHERE key = 'generation'),
-                   NOT EXISTS (SELECT 1 FROM chunks) AND NOT EXISTS (SELECT 1 FROM sources)";
-        let noted = self.reader().query_row(sql, [], |row| {
-            let (store, generation): (Option<String>, Option<String>) = (row.get(0)?, row.get(1)?);
-            let generation = generation.and_then(|text| text.parse().ok());
-            Ok(Noted { is_empty: store.is_none() && row.get(2)?, store, generation })
-        });
-        noted.map_err(|e| self.wrap(e))
-    }
-
-    /// Notes the id of the data folder and that it is opened for the `generation`th time. Durable on return.
-    ///
-    /// # Errors
-    /// See [`LedgerError`].
-    pub fn note(&self, store: &str, generation: u64) -> Result<(), LedgerError> {
-        let sql = "INSERT OR REPLACE INTO meta(key, value) VALUES ('store', ?1), ('generation', ?2)";
-        self.writer().execute(sql, params![store, generation.to_string()]).map(drop).map_err(|e| self.wrap(e))
     }
 
     /// Records what the sink has confirmed, with the dead letters this resolves. Durable on return.

@@ -133,6 +133,9 @@ fn start_intake(line: &Arc<Line>, intake: Intake, tell: oneshot::Sender<Read>) -
 /// The report, stored where there is room for it. Whatever was written is told even when it cannot be.
 fn close(line: &Line, ends: &[InputEnd], gone: Vec<String>) -> Report {
     let ledger = &line.folder.ledger;
+    if let Err(why) = tail::drop_orphans(line) {
+        line.halt(why);
+    }
     if let Err(error) = line.folder.queue.flush() {
         line.halt(line.told(error));
     }

@@ -95,6 +95,39 @@ pub fn close_mended(line: &Line, uri: &str, still: &HashSet<u128>) -> Result<(),
     queue.resolve(&closed).map_err(|error| line.told(error))
 }
 
+/// Deletes from the sink what a document lost while it was on its way there and did not arrive in the ledger. A sink
+/// that is down is tried a few times.
+///
+/// # Errors
+/// A sentence, when the stores cannot be used.
+pub(super) fn drop_orphans(line: &Line) -> Result<(), String> {
+    let mut keys = line.folder.queue.orphans();
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let pending: HashSet<u128> = line.folder.queue.pending_keys().into_iter().collect();
+    let mut wanted = HashSet::new();
+    for key in &keys {
+        if pending.contains(&key.short_hash())
+            || line.folder.ledger.held(key).map_err(|e| line.told(e))?.is_some()
+        {
+            wanted.insert(key.clone());
+        }
+    }
+    keys.retain(|key| !wanted.contains(key));
+    let mut deleted = line.sink.delete(&keys);
+    for _ in 0..9 {
+        if deleted.is_ok() {
+            break;
+        }
+        std::thread::park_timeout(paced(Duration::from_millis(200)));
+        deleted = line.sink.delete(&keys);
+    }
+    deleted.map_err(|error| error.to_string())?;
+    line.folder.queue.orphans_gone();
+    Ok(())
+}
+
 /// Deletes from the sink, waiting while it is down.
 ///
 /// # Errors

@@ -48,7 +48,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.spent {
-            self.shared.give_back(self.seq);
+            self.shared.give_back(self.seq, Some(&self.key));
         }
     }
 }

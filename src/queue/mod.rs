@@ -27,6 +27,7 @@ mod lease;
 mod letters;
 mod look;
 mod open;
+mod orphans;
 pub mod policy;
 pub mod quarantine;
 pub mod redrive;
@@ -228,7 +229,7 @@ impl Queue {
         };
         let leased = self.flush().and_then(|()| self.read(&seqs));
         if leased.is_err() {
-            seqs.iter().for_each(|seq| self.shared.give_back(*seq));
+            seqs.iter().for_each(|seq| self.shared.give_back(*seq, None));
             tracing::debug!(mark, "a lease was taken back");
         }
         leased.map(Leased::Chunks)

@@ -97,6 +97,7 @@ impl Queue {
             journal,
             letters: dlq::Counts::default(),
             redriven: Redriven::default(),
+            orphans: Vec::new(),
         };
         let crashed = read_pending(&db, &mut state, &marks, expect, &mut report)?;
         let shared = Arc::new(Shared {

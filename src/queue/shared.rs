@@ -41,6 +41,8 @@ pub(super) struct State {
     pub(super) journal: journal::Journal,
     pub(super) letters: dlq::Counts,
     pub(super) redriven: Redriven,
+    /// Chunks that came back cancelled.
+    pub(super) orphans: Vec<crate::chunk::ChunkKey>,
 }
 
 /// Changes gathered before they are applied as one batch: bounds the epoch garbage of one batch.
@@ -70,13 +72,16 @@ impl Shared {
         self.changed.send_modify(|n| *n = n.wrapping_add(1));
     }
 
-    pub(super) fn give_back(&self, seq: u64) {
+    pub(super) fn give_back(&self, seq: u64, key: Option<&crate::chunk::ChunkKey>) {
         {
             let mut state = self.state();
             let Some(slot) = state.window.slot(seq) else { return };
             let (place, cancelled) = (slot.place, slot.cancelled);
             if let Place::Leased(mark) = place {
                 if cancelled || state.window.superseded(seq) {
+                    // It may have reached the sink: see `Queue::orphans`.
+                    let orphan = key.filter(|_| !state.window.superseded(seq));
+                    state.orphans.extend(orphan.cloned());
                     state.remove(seq);
                     self.made_way.fetch_add(1, Relaxed);
                 } else {
