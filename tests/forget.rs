@@ -97,7 +97,7 @@ fn pending_chunks_and_dead_letters_of_it_go_too() {
             .as_str()
             .unwrap()
             .to_owned();
-    home.forebay(&["dlq", "redrive", &first]).exits(0);
+    home.forebay(&["dlq", "redrive", &first, "--set", "model.max_length=50"]).exits(0);
     // Lines of the spool are overwritten where they stand.
     std::fs::create_dir(home.data("spool")).unwrap();
     let spool = home.data("spool/stdin-1.jsonl");
