@@ -79,6 +79,8 @@ fn f06_a_thousand_ids_and_messages_make_no_more_series_than_ten() {
     assert!(few.len() > 5 && many.len() < 100, "{} and {} series", few.len(), many.len());
     let mut closed: BTreeSet<String> = Class::ALL.iter().map(ToString::to_string).collect();
     closed.extend(["sink", "device", "source", "reader", "embedder", "writer"].map(str::to_owned));
+    closed.extend(["closed", "open", "half_open"].map(str::to_owned));
+    closed.extend(["first_of_class", "first_quarantine", "depth", "age"].map(str::to_owned));
     for (name, labels) in &many {
         assert!(name.starts_with("forebay_"), "{name}");
         for (label, value) in labels {

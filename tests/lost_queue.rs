@@ -243,3 +243,18 @@ fn a_lost_witness_does_not_orphan_what_was_written() {
     assert_eq!(home.run(&[&input], 0).n("embedded"), 0);
     home.holds(20);
 }
+
+#[test]
+fn a_ledger_that_is_removed_under_a_run_ends_it_and_is_made_again() {
+    let home = Home::new();
+    let input = home.file("in.jsonl", corpus(3_000));
+    let mut run = home.start(&["run", "--json", "-v", &input, "--set", "pipeline.batch_chunks=4"]);
+    run.has_written(&home, 50);
+    std::fs::remove_file(home.data("ledger.db")).unwrap();
+    let ran = run.wait().exits(3).says(&["ledger.db was removed or replaced", "forebay rebuild"]);
+    assert_eq!(ran.report().outcome(), "halted");
+    home.forebay(&["run", &input]).exits(2).says(&["ledger.db", "forebay rebuild"]);
+    home.forebay(&["rebuild"]).exits(0);
+    home.run(&[&input], 0);
+    home.holds(3_000);
+}

@@ -242,8 +242,6 @@ fn rig_of(seed: u64, dice: &mut fastrand::Rng, dir: &std::path::Path) -> Rig {
     rig.settings.pipeline.batches_in_flight = IN_FLIGHT;
     rig.settings.pipeline.batch_chunks = BATCH;
     rig.settings.retry.max_attempts = ATTEMPTS;
-    // Years pass at once here; what a jump means for this limit is the policy's own test.
-    rig.settings.retry.max_elapsed_s = u64::MAX / 1_000;
     rig.settings.window_chunks = WINDOW;
     rig.sink = match dice.u32(..3) {
         0 => None,

@@ -20,7 +20,7 @@ use crate::{
         full::{self, Before},
         worker::Worker,
     },
-    queue,
+    queue::{self, policy::wait_longest_ms},
     sink::{Sink, SinkError},
 };
 
@@ -102,8 +102,9 @@ impl Paused {
     /// `None`: it is full again.
     fn open(&self, config: &Config) -> Result<Option<Folder>, String> {
         let (dir, lock) = (&config.data.dir, self.lock.clone());
-        match Folder::open_again(dir, &config.queue, config.retry.cap_ms, lock) {
+        match Folder::open_again(dir, &config.queue, wait_longest_ms(&config.retry), lock) {
             Ok(folder) => {
+                folder.queue.quarantine_after(config.dlq.max_redrives);
                 setup::say_recovered(&folder);
                 Ok(Some(folder))
             }

@@ -213,3 +213,24 @@ pub fn main() -> ExitCode {
         })
         .into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Class;
+
+    #[test]
+    fn every_remedy_can_be_typed() {
+        let mut typed = 0;
+        for class in Class::ALL {
+            let words = class.remedy().split('`').skip(1).step_by(2);
+            for command in words.filter(|words| words.starts_with("forebay ")) {
+                let command = command.replace("ID", "01932e3f-0000-7000-8000-000000000000");
+                let parsed = Cli::try_parse_from(command.split_whitespace());
+                assert!(parsed.is_ok(), "{class}: {command}: {}", parsed.unwrap_err());
+                typed += 1;
+            }
+        }
+        assert!(typed > 20);
+    }
+}

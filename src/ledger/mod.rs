@@ -10,6 +10,7 @@ mod schema;
 mod sources;
 
 use std::{
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -43,6 +44,15 @@ pub enum LedgerError {
     /// Its pages or rows are not whole.
     #[error("{path} is damaged; move it aside and type `forebay rebuild`: it is made again from the sink")]
     Damaged {
+        /// The file.
+        path: String,
+    },
+    /// Another file, or none, stands where it was opened: what is written to it now would be lost.
+    #[error(
+        "{path} was removed or replaced while it was written to; put it back, or type `forebay rebuild`: it is made \
+         again from the sink"
+    )]
+    Moved {
         /// The file.
         path: String,
     },
@@ -83,6 +93,8 @@ pub struct Written {
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
+    /// Device and inode.
+    file: Option<(u64, u64)>,
     writer: Mutex<Connection>,
     reader: Mutex<Connection>,
 }
@@ -97,7 +109,16 @@ impl Ledger {
         let writer = schema::connect(path).map_err(wrap)?;
         schema::migrate(path, &writer)?;
         let reader = schema::connect(path).map_err(wrap)?;
-        Ok(Self { path: path.to_owned(), writer: Mutex::new(writer), reader: Mutex::new(reader) })
+        let (path, file) = (path.to_owned(), file_at(path));
+        Ok(Self { path, file, writer: Mutex::new(writer), reader: Mutex::new(reader) })
+    }
+
+    /// SQLite goes on writing to a file that has lost its name.
+    fn in_place(&self) -> Result<(), LedgerError> {
+        if file_at(&self.path) == self.file {
+            return Ok(());
+        }
+        Err(LedgerError::Moved { path: self.path.display().to_string() })
     }
 
     fn wrap(&self, error: rusqlite::Error) -> LedgerError {
@@ -199,7 +220,9 @@ impl Ledger {
             }
             transaction.commit()
         };
-        work(&mut self.writer()).map_err(|e| self.wrap(e))
+        self.in_place()?;
+        work(&mut self.writer()).map_err(|e| self.wrap(e))?;
+        self.in_place()
     }
 
     /// Dead letters resolved by a commit whose resolution may not have reached the queue.
@@ -309,6 +332,10 @@ impl Ledger {
 /// SQLite's integers are signed; an index or offset keeps its bits, and real ones stay below 2⁶³.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
 fn hex_at(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Digest> {
