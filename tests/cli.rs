@@ -143,7 +143,7 @@ fn a_status_beside_a_run_has_its_numbers() {
     let status = home.status().unwrap();
     assert_eq!(
         fields(&status["run"]).join(" "),
-        "run pid identity wall_s produced chunks skipped dead tokens tokens_per_s sink_gate device_gate sink_breaker device_breaker draining"
+        "run pid identity wall_s produced chunks skipped dead tokens tokens_per_s sink_gate device_gate disk_full_since sink_breaker device_breaker draining"
     );
     drop(lock);
     drop(run);

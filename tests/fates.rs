@@ -411,7 +411,7 @@ fn a_tokenizer_that_hangs_halts_the_run() {
 }
 
 #[test]
-fn f08_a_probe_that_hangs_is_not_followed_by_others_and_giving_up_lets_go_at_once() {
+fn f08_probes_that_hang_are_not_followed_by_more_without_end_and_giving_up_lets_go_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = rig(dir.path());
     rig.settings.pipeline.grace_s = 60;
@@ -429,7 +429,7 @@ fn f08_a_probe_that_hangs_is_not_followed_by_others_and_giving_up_lets_go_at_onc
     let report = run(&rig, None, Arc::clone(&sink) as Arc<dyn Sink>, &hold);
     assert_eq!((report.outcome, report.pending), (Outcome::Halted, 10));
     assert!(report.halted.unwrap().contains("give_up_after_s = 3"));
-    assert_eq!(sink.probes.load(Relaxed), 1, "a probe after one that hangs");
+    assert!(sink.probes.load(Relaxed) <= 3, "probes after three that hang");
     assert!((3.0..12.0).contains(&report.wall_s), "the grace period was waited for: {}", report.wall_s);
     all_queued(&rig, 10);
 }

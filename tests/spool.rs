@@ -117,7 +117,8 @@ fn a_full_disk_refuses_an_input_and_leaves_nothing() {
     for (free, word) in
         [("limits.min_free_mb=1", "limits.min_free_mb = 1"), ("limits.min_free_mb=0", "is full")]
     {
-        let ran = home.fed(&["enqueue", "-", "--set", free], &big).wait().exits(2);
+        let at_once = ["--set", "limits.disk_full_wait_s=0"];
+        let ran = home.fed(&[&["enqueue", "-", "--set", free][..], &at_once].concat(), &big).wait().exits(2);
         ran.says(&[word, "nothing was taken up", "Free some space"]);
         assert!(spool(&home).is_empty());
     }

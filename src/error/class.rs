@@ -116,13 +116,13 @@ macro_rules! classes {
 classes! {
     /// The record is not valid UTF-8.
     InvalidUtf8 = "invalid_utf8", [Source], Bury, Chunk,
-        "write the file anew as UTF-8 (`iconv -f latin1 -t utf-8`) and type `forebay run PATH`";
+        "write the file anew as UTF-8 (`iconv -f latin1 -t utf-8`) and type `forebay run PATH`, or put U+FFFD for each wrong byte: `forebay dlq redrive --class invalid_utf8 --repair utf8_lossy`";
     /// The record is not valid JSON.
     JsonSyntax = "json_syntax", [Source], Bury, Chunk,
         "mend the line that `forebay dlq show ID` names and type `forebay run PATH`";
     /// A `\uD800`-style escape without its other half.
     JsonLoneSurrogate = "json_lone_surrogate", [Source], Bury, Chunk,
-        "type `forebay dlq redrive --class json_lone_surrogate --dry-run`, or mend the line and run again";
+        "type `forebay dlq redrive --class json_lone_surrogate --repair fix_surrogates`, or mend the line and run again";
     /// The last line ends inside its record.
     JsonTruncated = "json_truncated", [Source], Bury, Chunk,
         "bring the whole file and type `forebay run PATH`";
@@ -143,7 +143,7 @@ classes! {
         "there is nothing to embed: `forebay dlq discard --class blank_text --reason TEXT`";
     /// The text is longer than the model takes and `model.truncation = "bury"`.
     TooLong = "too_long", [Reader], Bury, Chunk,
-        "set `model.truncation = \"truncate\"`, then `forebay dlq redrive --class too_long`";
+        "type `forebay dlq redrive --class too_long --repair truncate`, or split the text in its source and run again";
     /// The tokenizer refused the text.
     TokenizerFailed = "tokenizer_failed", [Reader Source], Bury, Chunk,
         "look at the text with `forebay dlq show ID`, mend it in its source and type `forebay run PATH`";

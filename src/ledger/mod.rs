@@ -3,6 +3,7 @@
 //! One connection writes, another reads, so that reading input never waits for a commit.
 
 mod forget;
+mod leave;
 pub mod letters;
 mod noted;
 mod runs;
@@ -266,22 +267,6 @@ impl Ledger {
             rows.map(|index| index.map(i64::cast_unsigned)).collect()
         };
         work(&self.reader()).map_err(|e| self.wrap(e))
-    }
-
-    /// Removes keys. Durable on return.
-    ///
-    /// # Errors
-    /// See [`LedgerError`].
-    pub fn remove(&self, keys: &[ChunkKey]) -> Result<(), LedgerError> {
-        let work = |writer: &mut Connection| -> rusqlite::Result<()> {
-            let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            for key in keys {
-                let sql = "DELETE FROM chunks WHERE doc_id = ?1 AND chunk_index = ?2";
-                transaction.prepare_cached(sql)?.execute(params![key.doc_id, signed(key.chunk_index)])?;
-            }
-            transaction.commit()
-        };
-        if keys.is_empty() { Ok(()) } else { work(&mut self.writer()).map_err(|e| self.wrap(e)) }
     }
 
     /// Number of written chunks.

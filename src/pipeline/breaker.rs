@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicU32, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -72,13 +72,16 @@ pub struct Arguments {
     pub probe: Probe,
 }
 
+/// Probes that hang at one time, at most: each has a thread, and what hangs one may hang the next.
+const HANGING_MAX: u32 = 3;
+
 /// Its state.
 pub struct State {
     arguments: Arguments,
     circuit: Circuit,
     probing: bool,
-    /// A probe has not come back yet, in time or not.
-    out: Arc<AtomicBool>,
+    /// Probes that have not come back yet, in time or not.
+    out: Arc<AtomicU32>,
 }
 
 impl Actor for Breaker {
@@ -136,8 +139,8 @@ impl Actor for Breaker {
         }
         if after == Gate::HalfOpen && !state.probing {
             state.probing = true;
-            if state.out.load(Relaxed) {
-                tracing::warn!(what, "the last probe still hangs");
+            if state.out.load(Relaxed) >= HANGING_MAX {
+                tracing::warn!(what, probes = HANGING_MAX, "the last probes still hang");
                 me.cast(Event::ProbeFailed)?;
             } else {
                 probe(&me, state)?;
@@ -147,18 +150,17 @@ impl Actor for Breaker {
     }
 }
 
-/// One probe on a thread of its own: a probe that hangs must not hold up what stands behind it. While one hangs, no
-/// other is sent after it.
+/// One probe on a thread of its own: a probe that hangs must not hold up what stands behind it.
 fn probe(me: &ActorRef<Event>, state: &State) -> Result<(), ActorProcessingErr> {
     let Arguments { line, which, probe } = &state.arguments;
     let what = which(line).name;
     let limit = Duration::from_secs(line.settings.breaker.probe_timeout_s);
     let (me, probe, worker) = (me.clone(), Arc::clone(probe), Worker::start("forebay-probe")?);
     let (out, line) = (Arc::clone(&state.out), Arc::downgrade(line));
-    out.store(true, Relaxed);
+    out.fetch_add(1, Relaxed);
     let job = move || {
         let answer = catch_unwind(AssertUnwindSafe(|| probe()));
-        out.store(false, Relaxed);
+        out.fetch_sub(1, Relaxed);
         answer.unwrap_or_else(|panic| Err(Unanswered::Failed(format!("panicked: {}", words(panic.as_ref())))))
     };
     super::spawn(async move {

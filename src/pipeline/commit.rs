@@ -107,6 +107,7 @@ fn settle(line: &Line, items: Items, resolves: &[(uuid::Uuid, String)]) -> Resul
     let settled = line.folder.queue.settle(settlements).map_err(|error| line.told(error))?;
     if !settled.stale.is_empty() {
         // Their document lost them while they were on their way.
+        line.folder.ledger.leaving(&settled.stale).map_err(|error| line.told(error))?;
         tail::delete(line, &settled.stale)?;
         line.folder.ledger.remove(&settled.stale).map_err(|error| line.told(error))?;
     }

@@ -59,6 +59,7 @@ pub fn drop_stale(line: &Line, doc_id: &str, count: u64) -> Result<(), String> {
         return Ok(());
     }
     let keys: Vec<ChunkKey> = stale.into_iter().collect();
+    folder.ledger.leaving(&keys).map_err(|e| line.told(e))?;
     delete(line, &keys)?;
     folder.ledger.remove(&keys).map_err(|e| line.told(e))
 }
