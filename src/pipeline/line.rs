@@ -257,7 +257,7 @@ impl Line {
             match &stop {
                 Stop::Halted(why) => tracing::error!(why, "halting"),
                 Stop::Full(why) => {
-                    tracing::warn!(why, "the disk is full: closing the stores until there is space")
+                    tracing::warn!(why, "the disk is full: closing the stores until there is space");
                 }
                 Stop::Interrupted | Stop::Limited => {}
             }
