@@ -94,7 +94,7 @@ fn the_fields_of_json_are_a_contract() {
     );
     assert_eq!(fields(&letters[0]["origin"]).join(" "), "source_id source line offset");
     let stats = home.forebay(&["dlq", "stats", "--json"]).exits(0).json();
-    assert_eq!(fields(&stats[0]).join(" "), "class open attempts_worst oldest_at");
+    assert_eq!(fields(&stats[0]).join(" "), "class open quarantined attempts_worst oldest_at");
     let hits = home.forebay(&["search", "healthy row 3", "--json", "--limit", "2"]).exits(0);
     let hits: Vec<Value> = hits.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(hits.len(), 2);

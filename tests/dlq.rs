@@ -143,7 +143,7 @@ fn letters_as_tables_answer_ordinary_sql() {
     home.run(&[&[&*cut][..], &STRICT].concat(), 1);
     let id = home.letters()[1]["id"].as_str().unwrap().to_owned();
     home.forebay(&["dlq", "discard", &id, "--reason", "seen"]).exits(0);
-    home.file("letters.db", "what was there before is replaced");
+    home.forebay(&["dlq", "export", "--sqlite", "letters.db"]).exits(0);
     let said = home.forebay(&["dlq", "export", "--sqlite", "letters.db", "--closed", "--json"]).exits(0);
     assert_eq!(said.json()["exported"], 5);
     let db = Connection::open(home.at("letters.db")).unwrap();

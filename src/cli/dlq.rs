@@ -319,8 +319,12 @@ fn changed(session: &mut Session<'_>, mut command: Command, limit: Option<u64>) 
 /// A letter, and what a person can do about its class.
 fn with_remedy(mut letter: Value) -> Value {
     let class = letter["class"].as_str().and_then(|class| class.parse::<Class>().ok());
-    if let (Some(class), Some(fields)) = (class, letter.as_object_mut()) {
-        fields.insert("remedy".to_owned(), class.remedy().into());
+    let remedy = match letter["state"].as_str() {
+        Some("resolved" | "discarded") => None,
+        _ => class.map(Class::remedy),
+    };
+    if let Some(fields) = letter.as_object_mut() {
+        fields.insert("remedy".to_owned(), remedy.into());
     }
     letter
 }

@@ -57,9 +57,13 @@ pub(super) fn stats(answer: &Value, json: bool) {
     }
     for class in classes.iter().filter(|_| !json) {
         println!(
-            "{}: {} open, at most {} attempts, oldest since {}",
+            "{}: {} open{}, at most {} attempts, oldest since {}",
             word(&class["class"]),
             class["open"],
+            match class["quarantined"].as_u64() {
+                None | Some(0) => String::new(),
+                Some(count) => format!(" ({count} quarantined: they need --approve)"),
+            },
             class["attempts_worst"],
             word(&class["oldest_at"])
         );

@@ -181,6 +181,18 @@ fn end_with_reader() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
+/// For one thread the opposite: what it writes to may go away.
+#[expect(unsafe_code, reason = "std has no call for the signals of a thread")]
+fn pipes_may_close() {
+    // SAFETY: plain system calls on a set of our own; a thread that blocks the signal gets an error from its write.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
 /// Parses, runs, reports.
 pub fn main() -> ExitCode {
     let Cli { shared, verb } = Cli::parse();

@@ -19,7 +19,7 @@ use crate::{
     embed,
     ops::command::{Command, Given, How},
     queue::{
-        dead::{DeadLetter, State},
+        dead::{DeadLetter, Payload, State},
         dlq::Filter,
     },
     repair::Repair,
@@ -88,6 +88,10 @@ pub(super) fn redrive(config: &Config, arguments: Arguments, json: bool) -> Resu
     };
     let how = How { approve, repairs, any_identity, identity, named: wait, ..How::default() };
     let filter = which.filter();
+    if filter.closed_too || filter.states.iter().any(|state| !state.unresolved()) {
+        let next = "to have a discarded record again, `forebay dlq purge` its letter and run its source";
+        return Err(format!("letters that were resolved or discarded are not sent back; {next}"));
+    }
     let by_id = !filter.ids.is_empty();
     let with = repair_with.map(|command| (command, Duration::from_secs(arguments.repair_timeout_s)));
     let mut work =
@@ -156,7 +160,7 @@ impl Work<'_> {
 
     /// A page of letters through the user's command.
     fn with_command(&mut self, command: &str, time: Duration, most: usize) -> Result<Option<Uuid>, String> {
-        let answer = self.session.ask(&Command::DlqExport { filter: self.filter.clone() })?;
+        let answer = self.session.ask(&Command::DlqExport { filter: self.filter.clone(), filled: true })?;
         let (mut given, mut drops, mut staying, mut next) = (Vec::new(), Vec::new(), Vec::new(), None);
         for value in answer["letters"].as_array().into_iter().flatten().take(most) {
             let letter: DeadLetter =
@@ -164,7 +168,8 @@ impl Work<'_> {
             next = Some(letter.id);
             let goes =
                 letter.state == State::Open || (letter.state == State::Quarantined && self.how.approve);
-            if !goes {
+            // Of a reference whose source is gone there is nothing to mend.
+            if !goes || matches!(letter.payload, Payload::Reference { .. }) {
                 // It is asked about all the same, so that it is said why it stays.
                 given.push(Given { id: letter.id, chunk_id: letter.chunk_id, ..Given::default() });
                 continue;

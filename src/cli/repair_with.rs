@@ -90,7 +90,8 @@ fn run(command: &str, form: &Value, time: Duration, dry_run: bool) -> Result<Vec
     let form = form.to_string();
     // Threads of their own, not waited for: what the command started may hold its pipes longer than it lives.
     std::thread::spawn(move || {
-        // One that does not read its input to the end is not wrong for that.
+        // One that does not read its input to the end is not wrong for that, and does not end us.
+        super::pipes_may_close();
         let _ = stdin.write_all(form.as_bytes());
     });
     let (tell, told) = mpsc::sync_channel(1);

@@ -60,7 +60,7 @@ fn each_letter(
     each: &mut dyn FnMut(&Value) -> Result<(), String>,
 ) -> Result<u64, String> {
     let mut count = 0;
-    session.ask_pages(Command::DlqExport { filter }, &mut |answer| {
+    session.ask_pages(Command::DlqExport { filter, filled: false }, &mut |answer| {
         for letter in answer["letters"].as_array().into_iter().flatten() {
             each(letter)?;
             count += 1;

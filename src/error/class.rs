@@ -119,7 +119,7 @@ classes! {
         "write the file anew as UTF-8 (`iconv -f latin1 -t utf-8`) and type `forebay run PATH`, or put U+FFFD for each wrong byte: `forebay dlq redrive --class invalid_utf8 --repair utf8_lossy`";
     /// The record is not valid JSON.
     JsonSyntax = "json_syntax", [Source], Bury, Chunk,
-        "mend the line that `forebay dlq show ID` names and type `forebay run PATH`";
+        "mend the line that `forebay dlq show ID` names and type `forebay run PATH`, or for raw control characters `forebay dlq redrive --class json_syntax --repair strip_control`";
     /// A `\uD800`-style escape without its other half.
     JsonLoneSurrogate = "json_lone_surrogate", [Source], Bury, Chunk,
         "type `forebay dlq redrive --class json_lone_surrogate --repair fix_surrogates`, or mend the line and run again";

@@ -12,7 +12,17 @@ use super::FolderError;
 
 /// Holds the folder until dropped.
 #[derive(Clone, Debug)]
-pub struct Lock(#[expect(dead_code, reason = "held, not read")] Arc<File>);
+pub struct Lock(#[expect(dead_code, reason = "held, not read")] Arc<Held>);
+
+#[derive(Debug)]
+struct Held(File);
+
+impl Drop for Held {
+    /// Closing is not enough: a child that was forked and has not called exec yet has the descriptor, too.
+    fn drop(&mut self) {
+        flock(&self.0, libc::LOCK_UN);
+    }
+}
 
 impl Lock {
     /// Takes the folder, or says who has it.
@@ -31,7 +41,7 @@ impl Lock {
             .mode(0o600)
             .open(&path)
             .map_err(io)?;
-        if !flock(&file) {
+        if !flock(&file, libc::LOCK_EX | libc::LOCK_NB) {
             let mut pid = String::new();
             file.read_to_string(&mut pid).map_err(io)?;
             let pid = pid.trim().to_owned();
@@ -43,7 +53,7 @@ impl Lock {
             write!(file, "{}", std::process::id())
         };
         work(&mut file).map_err(io)?;
-        Ok(Self(Arc::new(file)))
+        Ok(Self(Arc::new(Held(file))))
     }
 }
 
@@ -51,7 +61,7 @@ impl Lock {
     unsafe_code,
     reason = "std has no flock that tells a held lock from an error on every platform of ours"
 )]
-fn flock(file: &File) -> bool {
+fn flock(file: &File, what: libc::c_int) -> bool {
     // SAFETY: a plain system call on a descriptor that lives through it.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    unsafe { libc::flock(file.as_raw_fd(), what) == 0 }
 }

@@ -86,6 +86,17 @@ pub struct LetterTables {
 }
 
 impl LetterTables {
+    /// Whether a file holds such tables.
+    pub fn is_one(path: &Path) -> bool {
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let count = Connection::open_with_flags(path, flags).and_then(|file| {
+            let sql =
+                "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('letters', 'audit')";
+            file.query_row(sql, [], |row| row.get::<_, i64>(0))
+        });
+        count.is_ok_and(|count| count == 2)
+    }
+
     /// Makes them in an empty file.
     ///
     /// # Errors

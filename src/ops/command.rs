@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Context, document, export, forget, import, purge, redrive, status};
+use super::{Context, document, export, forget, import, purge, redrive, reference, status};
 pub use super::{
     diagnose::ModelOf,
     redrive::{Given, How},
@@ -53,6 +53,9 @@ pub enum Command {
     DlqExport {
         /// Which.
         filter: Filter,
+        /// Whether those that are references come with what they refer to.
+        #[serde(default)]
+        filled: bool,
     },
     /// Take letters in.
     DlqImport {
@@ -108,7 +111,7 @@ impl Command {
     pub fn filter_mut(&mut self) -> Option<&mut Filter> {
         match self {
             Self::DlqList { filter, .. }
-            | Self::DlqExport { filter }
+            | Self::DlqExport { filter, .. }
             | Self::DlqPurge { filter, .. }
             | Self::DlqRedrive { filter, .. }
             | Self::DlqDiscard { filter, .. } => Some(filter),
@@ -150,13 +153,14 @@ pub fn execute_with(context: Context<'_>, command: &Command, model: ModelOf<'_>)
         },
         Command::DlqList { filter, limit } => {
             let letters = queue.letters(filter, *limit).map_err(text)?;
-            letters.iter().map(list_form).collect::<Result<Vec<_>, _>>().map(Value::Array)
+            let named = letters.into_iter().map(|letter| named(context, letter));
+            named.map(|letter| list_form(&letter)).collect::<Result<Vec<_>, _>>().map(Value::Array)
         }
         Command::DlqShow { id } => {
             let letter = queue.letter(*id).map_err(text)?;
-            letter
-                .as_ref()
-                .map_or_else(|| Err(format!("no dead letter {id}; see `forebay dlq list`")), to_json)
+            let letter = letter.ok_or_else(|| format!("no dead letter {id}; see `forebay dlq list`"))?;
+            let filled = reference::fill(context, vec![letter])?.pop();
+            filled.map_or_else(|| Ok(Value::Null), |(letter, _)| to_json(&named(context, letter)))
         }
         Command::DlqStats => to_json(&queue.letter_stats().map_err(text)?),
         Command::DlqRedrive { filter, dry_run, who, how } => {
@@ -169,7 +173,7 @@ pub fn execute_with(context: Context<'_>, command: &Command, model: ModelOf<'_>)
             let discarded = queue.discard_all(&ids, who, reason).map_err(text)?;
             Ok(json!({ "discarded": discarded, "next": ids.last() }))
         }
-        Command::DlqExport { filter } => export::page(queue, filter),
+        Command::DlqExport { filter, filled } => export::page(context, filter, *filled),
         Command::DlqImport { letters, who } => import::merge(context, letters, who),
         Command::DlqPurge { filter, who } => purge::page(context.folder, filter, who),
         Command::Scrub => purge::scrub(context.folder).map(|()| json!({})),
@@ -179,6 +183,12 @@ pub fn execute_with(context: Context<'_>, command: &Command, model: ModelOf<'_>)
             to_json(&forget::forget(context.folder, line.sink.as_ref(), reading, docs, who)?)
         }
     }
+}
+
+/// A letter with the path of its source, for whoever looks: one that is a reference has none of its own.
+fn named(context: Context<'_>, mut letter: DeadLetter) -> DeadLetter {
+    letter.origin.source = context.folder.origin_uri(&letter.origin).into_owned();
+    letter
 }
 
 /// A letter without its payload: text is shown only where `dlq show` asked for it.

@@ -3,18 +3,18 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{BufWriter, Write},
+    io::{BufWriter, Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Value, json};
 
+use super::{Context, reference};
 use crate::{
     ledger::letters::{LetterTables, Row, Step},
     queue::{
-        Queue,
-        dead::{DeadLetter, Payload, Subject},
+        dead::{DeadLetter, FORM, Payload, Subject},
         dlq::{Filter, PAGE_BYTES},
     },
 };
@@ -22,12 +22,16 @@ use crate::{
 /// Letters on a page at most.
 pub(super) const PAGE: usize = 500;
 
-/// One page: whole letters, and the id to go on after, if there may be more.
+/// One page: whole letters (with `filled`, references with what they refer to, where that is to be had), and the id to go on after, if there may be more.
 ///
 /// # Errors
 /// A sentence, when the queue cannot be read.
-pub(super) fn page(queue: &Queue, filter: &Filter) -> Result<Value, String> {
-    let letters = queue.letters_within(filter, PAGE, PAGE_BYTES).map_err(|error| error.to_string())?;
+pub(super) fn page(context: Context<'_>, filter: &Filter, filled: bool) -> Result<Value, String> {
+    let queue = &context.folder.queue;
+    let mut letters = queue.letters_within(filter, PAGE, PAGE_BYTES).map_err(|error| error.to_string())?;
+    if filled {
+        letters = reference::fill(context, letters)?.into_iter().map(|(letter, _)| letter).collect();
+    }
     Ok(json!({ "next": letters.last().map(|letter| letter.id), "letters": letters }))
 }
 
@@ -76,6 +80,7 @@ impl JsonlFile {
     /// # Errors
     /// A sentence with the path.
     pub fn new(path: &Path) -> Result<Self, String> {
+        may_replace(path, is_jsonl)?;
         let (part, file) = Part::new(path).map_err(|error| cannot(path, &error))?;
         Ok(Self { part, out: BufWriter::new(file) })
     }
@@ -111,6 +116,7 @@ impl SqliteFile {
     /// # Errors
     /// A sentence with the path.
     pub fn new(path: &Path) -> Result<Self, String> {
+        may_replace(path, LetterTables::is_one)?;
         let (part, _) = Part::new(path).map_err(|error| cannot(path, &error))?;
         let tables = LetterTables::create(&part.part).map_err(|error| error.to_string())?;
         Ok(Self { part, tables })
@@ -134,6 +140,25 @@ impl SqliteFile {
         self.tables.finish().map_err(|error| error.to_string())?;
         self.part.finish().map_err(|error| cannot(&path, &error))
     }
+}
+
+/// What stands there already is replaced only when it is an earlier export: a slip of the finger must not cost a sink, a
+/// corpus or the settings.
+fn may_replace(path: &Path, is_export: impl Fn(&Path) -> bool) -> Result<(), String> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_file() && (meta.len() == 0 || is_export(path)) => Ok(()),
+        Ok(_) => {
+            Err(format!("{} is there, and is no export of dead letters; name another file", path.display()))
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+/// Whether its first line is a letter's.
+fn is_jsonl(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(64).read_to_end(&mut head));
+    read.is_ok() && head.starts_with(format!("{{\"form\":\"{FORM}\"").as_bytes())
 }
 
 fn cannot(path: &Path, error: &std::io::Error) -> String {

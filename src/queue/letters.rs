@@ -102,6 +102,8 @@ pub struct ClassStats {
     pub class: Class,
     /// Open and quarantined letters.
     pub open: u64,
+    /// Of those, the quarantined ones.
+    pub quarantined: u64,
     /// Most attempts of one of them.
     pub attempts_worst: u32,
     /// First failure of the oldest, RFC 3339 UTC.
@@ -258,6 +260,7 @@ impl Queue {
             stats.push(ClassStats {
                 class,
                 open: count,
+                quarantined: counts.sum(|of, state| of == class && state == LetterState::Quarantined),
                 attempts_worst: counts.attempts_worst(class, open),
                 oldest_at: oldest.first_failed_at,
             });
