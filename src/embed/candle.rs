@@ -68,14 +68,7 @@ impl CandleEncoder {
     pub fn load(files: &ModelFiles, expect: &Expect, device: &Device, threads: usize) -> Loaded<Self> {
         let mut weights = Weights::open(&expect.name, &files.weights)?;
         let model = Model::load(&mut weights, &files.config, expect, device)?;
-        let lanes =
-            Lanes::new(if device.is_cpu() { threads } else { 1 }).map_err(|error| OpenError::Setting {
-                key: "model.threads",
-                value: threads.to_string(),
-                what: format!(
-                    "the system refuses so many threads ({error}); set model.threads to a smaller number"
-                ),
-            })?;
+        let lanes = Lanes::open(if device.is_cpu() { threads } else { 1 })?;
         Ok(Self { model, lanes })
     }
 }

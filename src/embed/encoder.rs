@@ -5,6 +5,7 @@ use candle_core::Device;
 use super::{
     EmbedError, Settings,
     candle::CandleEncoder,
+    cpu,
     expect::{Expect, OpenError},
     layout::ModelFiles,
     threads::threads_of,
@@ -36,6 +37,9 @@ pub fn choose(
     let (threads, source) = threads_of(settings.threads);
     let place = if device.is_cpu() { "cpu" } else { "cuda" };
     tracing::info!(device = place, threads, source, model = expect.name, "loading the model");
+    if device.is_cpu() && std::env::var_os("FOREBAY_CANDLE").is_none() {
+        return cpu::load(files, expect, threads);
+    }
     Ok(Box::new(CandleEncoder::load(files, expect, &device, threads)?))
 }
 

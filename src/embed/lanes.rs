@@ -4,6 +4,8 @@
 use candle_core::{Error, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::expect::OpenError;
+
 /// Tokens computed in one go by a lane: enough rows for full speed, few enough that intermediate results stay
 /// in the processor's caches.
 const LANE_TOKENS: usize = 512;
@@ -29,6 +31,18 @@ impl Lanes {
         Ok(Self {
             single: (0..threads).map(|_| pool(1)).collect::<std::result::Result<_, _>>()?,
             wide: pool(threads)?,
+        })
+    }
+
+    /// As [`Lanes::new`], with what to set when the system refuses.
+    ///
+    /// # Errors
+    /// It does.
+    pub fn open(threads: usize) -> std::result::Result<Self, OpenError> {
+        Self::new(threads).map_err(|error| OpenError::Setting {
+            key: "model.threads",
+            value: threads.to_string(),
+            what: format!("the system refuses so many threads ({error}); set model.threads to a smaller number"),
         })
     }
 

@@ -97,6 +97,26 @@ impl Weights {
             .map_err(|error| self.damaged(format!("the tensor {full}: {error}")))
     }
 
+    /// The numbers of a tensor as f32, row-major, held once.
+    ///
+    /// # Errors
+    /// As [`Weights::tensor`].
+    pub fn numbers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, OpenError> {
+        let full = format!("{}{name}", self.prefix);
+        let plain = self
+            .metadata
+            .info(&full)
+            .filter(|info| info.dtype == Dtype::F32 && info.shape == shape)
+            .map(|info| self.data_start + info.data_offsets.0 as u64);
+        let Some(start) = plain else {
+            let tensor = self.tensor(name, shape, &Device::Cpu)?;
+            let numbers = tensor.flatten_all().and_then(|flat| flat.to_vec1());
+            return numbers.map_err(|error| self.unusable(&error));
+        };
+        let read = self.file.seek(SeekFrom::Start(start)).and_then(|_| self.read_f32(shape.iter().product()));
+        read.map_err(|error| OpenError::io(&self.model, &self.path, &error))
+    }
+
     fn read_f32(&mut self, count: usize) -> std::io::Result<Vec<f32>> {
         let mut values = Vec::with_capacity(count);
         let mut block = vec![0_u8; BLOCK_BYTES.min(4 * count)];

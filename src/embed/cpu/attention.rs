@@ -1,0 +1,102 @@
+//! Attention of one text over itself, head by head and a few queries at a time: memory grows with the text's length,
+//! not with its square.
+
+use super::{
+    kernel::Kernel,
+    product::{Side, side_by_side},
+};
+use crate::embed::math;
+
+/// What attention works in; grows and is used again.
+#[derive(Default)]
+pub struct Room<const MR: usize, const NR: usize> {
+    keys: Vec<[f32; NR]>,
+    values: Vec<[f32; NR]>,
+    side: Side<MR>,
+    scores: Vec<f32>,
+}
+
+/// The heads of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    /// How many.
+    pub count: usize,
+    /// Numbers in each.
+    pub width: usize,
+}
+
+/// `qkv` is `[n, 3 · width]` of one text, the query's part scaled; `out` is `[m, width]` of its tokens from `first` on.
+///
+/// # Safety
+/// See [`Kernel::tile`].
+#[expect(unsafe_code, reason = "calls the kernel")]
+#[inline(always)]
+pub unsafe fn attention<const MR: usize, const NR: usize>(
+    kernel: impl Kernel<MR, NR>,
+    heads: Heads,
+    qkv: &[f32],
+    first: usize,
+    out: &mut [f32],
+    room: &mut Room<MR, NR>,
+) {
+    let width = heads.count * heads.width;
+    let n = qkv.len() / (3 * width);
+    let wide = n.next_multiple_of(NR);
+    let Room { keys, values, side, scores } = room;
+    side.resize(heads.width.max(n), [0.0; MR]);
+    scores.resize(MR * wide, 0.0);
+    let mut tile = [[0.0; NR]; MR];
+    for head in 0..heads.count {
+        let at = |part: usize| part * width + head * heads.width;
+        keys_of(qkv, 3 * width, at(1), heads.width, keys);
+        values_of(qkv, 3 * width, at(2), heads.width, values);
+        let queries = qkv[first * 3 * width..].chunks(MR * 3 * width);
+        for (queries, out) in queries.zip(out.chunks_mut(MR * width)) {
+            let rows = out.len() / width;
+            side_by_side(&queries[..rows * 3 * width], 3 * width, at(0), heads.width, side);
+            let scores = &mut scores[..rows * wide];
+            for (panel, keys) in keys.chunks_exact(heads.width).enumerate() {
+                // SAFETY: the caller vouches for the instructions; both have a step a number of the head.
+                unsafe { kernel.tile(&side[..heads.width], keys, &mut tile) };
+                for (row, sums) in scores.chunks_exact_mut(wide).zip(&tile) {
+                    row[panel * NR..][..NR].copy_from_slice(sums);
+                }
+            }
+            scores.chunks_exact_mut(wide).for_each(|row| math::softmax(&mut row[..n]));
+            side_by_side(scores, wide, 0, n, side);
+            for (panel, values) in values.chunks_exact(n).enumerate() {
+                // SAFETY: as above, with a step a token.
+                unsafe { kernel.tile(&side[..n], values, &mut tile) };
+                let columns = at(0) + panel * NR..at(0) + (panel * NR + NR).min(heads.width);
+                for (row, sums) in out.chunks_exact_mut(width).zip(&tile) {
+                    row[columns.clone()].copy_from_slice(&sums[..columns.len()]);
+                }
+            }
+        }
+    }
+}
+
+/// Keys as a packed matrix: panels of `NR` tokens, a step a number of the head.
+#[inline(always)]
+fn keys_of<const NR: usize>(qkv: &[f32], wide: usize, at: usize, head: usize, to: &mut Vec<[f32; NR]>) {
+    let n = qkv.len() / wide;
+    to.clear();
+    to.resize(n.div_ceil(NR) * head, [0.0; NR]);
+    for (token, row) in qkv.chunks_exact(wide).enumerate() {
+        let panel = &mut to[token / NR * head..][..head];
+        panel.iter_mut().zip(&row[at..at + head]).for_each(|(step, value)| step[token % NR] = *value);
+    }
+}
+
+/// Values as a packed matrix: panels of `NR` numbers of the head, a step a token.
+#[inline(always)]
+fn values_of<const NR: usize>(qkv: &[f32], wide: usize, at: usize, head: usize, to: &mut Vec<[f32; NR]>) {
+    let n = qkv.len() / wide;
+    to.clear();
+    to.resize(head.div_ceil(NR) * n, [0.0; NR]);
+    for (token, row) in qkv.chunks_exact(wide).enumerate() {
+        for (panel, values) in row[at..at + head].chunks(NR).enumerate() {
+            to[panel * n + token][..values.len()].copy_from_slice(values);
+        }
+    }
+}

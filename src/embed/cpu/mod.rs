@@ -1,0 +1,113 @@
+//! The encoder for processors: packed tokens, packed weights, one set of instructions chosen at start.
+//!
+//! `kernel` (a tile in registers), `isa` (the instructions as a value), `packed` and `product` (matrices), `attention`,
+//! `layers`. It computes what `candle.rs` computes, which stays the reference and the path of every other device.
+#![expect(clippy::cast_possible_truncation, reason = "f32 is the model's precision")]
+
+mod attention;
+mod isa;
+mod kernel;
+mod layers;
+mod load;
+mod packed;
+mod product;
+
+use std::sync::{Mutex, PoisonError};
+
+use isa::{Isa, Norm};
+use kernel::Portable;
+use layers::{Buffers, Layers};
+
+use super::{
+    EmbedError,
+    encoder::Encoder,
+    expect::{Expect, OpenError, Pooling},
+    lanes::Lanes,
+    layout::ModelFiles,
+};
+
+/// An encoder with its weights, for one set of instructions.
+struct CpuEncoder<I, const MR: usize, const NR: usize> {
+    words: Vec<f32>,
+    /// Position table with the one token type added.
+    positions: Vec<f32>,
+    embedded_norm: Norm,
+    layers: Layers<I, MR, NR>,
+    dim: usize,
+    first_position: usize,
+    pooling: Pooling,
+    lanes: Lanes,
+    buffers: Mutex<Vec<Buffers>>,
+}
+
+/// Loads the weights for the best instructions that this processor has.
+///
+/// # Errors
+/// See [`super::weights::Weights::tensor`].
+pub fn load(files: &ModelFiles, expect: &Expect, threads: usize) -> Result<Box<dyn Encoder>, OpenError> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if let Some(isa) = kernel::Avx512::detect() {
+            return Ok(Box::new(load::load(isa, files, expect, threads)?));
+        }
+        if let Some(isa) = kernel::Avx2::detect() {
+            return Ok(Box::new(load::load(isa, files, expect, threads)?));
+        }
+    }
+    Ok(Box::new(load::load(Portable, files, expect, threads)?))
+}
+
+impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> CpuEncoder<I, MR, NR> {
+    fn forward(&self, batch: &[&[u32]]) -> Vec<Vec<f32>> {
+        let free = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = free().pop();
+        let mut buffers = kept.unwrap_or_default();
+        let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
+        self.embed(batch, &mut buffers.rows);
+        self.layers.run(&lengths, &mut buffers);
+        let vectors = self.pooled(&lengths, &buffers.rows);
+        free().push(buffers);
+        vectors
+    }
+
+    /// Words and positions, normalised.
+    fn embed(&self, batch: &[&[u32]], rows: &mut Vec<f32>) {
+        rows.clear();
+        for ids in batch {
+            let positions = self.positions.chunks_exact(self.dim).skip(self.first_position);
+            for (id, position) in ids.iter().zip(positions) {
+                let word = &self.words[*id as usize * self.dim..][..self.dim];
+                rows.extend(word.iter().zip(position).map(|(word, position)| word + position));
+            }
+        }
+        self.layers.norm(rows, &self.embedded_norm);
+    }
+
+    /// One vector a text, of norm 1. A vector of norm 0 becomes NaN, which the check behind the encoder finds.
+    fn pooled(&self, lengths: &[usize], rows: &[f32]) -> Vec<Vec<f32>> {
+        let mut rows = rows.chunks_exact(self.dim);
+        let each = lengths.iter().map(|&n| {
+            let mut vector = vec![0.0_f64; self.dim];
+            let counted = if self.pooling == Pooling::Cls { 1 } else { n };
+            for (at, row) in rows.by_ref().take(n).enumerate() {
+                if at < counted {
+                    vector.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
+                }
+            }
+            let norm = vector.iter().map(|value| value * value).sum::<f64>().sqrt();
+            vector.iter().map(|value| (value / norm) as f32).collect()
+        });
+        each.collect()
+    }
+}
+
+impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Encoder for CpuEncoder<I, MR, NR> {
+    fn dim(&self) -> usize {
+        self.dim
+    }
+
+    fn encode(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let run = |part: &[&[u32]]| Ok(self.forward(part));
+        self.lanes.run(batch, run).map_err(|error| EmbedError::Failed(error.to_string()))
+    }
+}
