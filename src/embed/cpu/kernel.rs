@@ -10,6 +10,9 @@ pub trait Kernel<const MR: usize, const NR: usize>: Copy {
     /// The processor has the instructions of this kernel, and the caller is compiled for them. `a` and `b` are as long
     /// as each other.
     unsafe fn tile(self, a: &[[f32; MR]], b: &[[f32; NR]], tile: &mut [[f32; NR]; MR]);
+
+    /// Asks for numbers that are needed soon.
+    fn soon(self, _: &[f32]) {}
 }
 
 /// Plain Rust, for any processor.
@@ -72,6 +75,14 @@ mod x86 {
 
     impl Kernel<6, 16> for Avx2 {
         #[inline(always)]
+        fn soon(self, numbers: &[f32]) {
+            for line in numbers.chunks(16) {
+                // SAFETY: a hint; it reads nothing.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+            }
+        }
+
+        #[inline(always)]
         unsafe fn tile(self, a: &[[f32; 6]], b: &[[f32; 16]], tile: &mut [[f32; 16]; 6]) {
             // SAFETY: the caller vouches for the instructions; every load and store is of a whole array.
             unsafe {
@@ -94,6 +105,14 @@ mod x86 {
     }
 
     impl Kernel<12, 32> for Avx512 {
+        #[inline(always)]
+        fn soon(self, numbers: &[f32]) {
+            for line in numbers.chunks(16) {
+                // SAFETY: a hint; it reads nothing.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+            }
+        }
+
         #[inline(always)]
         unsafe fn tile(self, a: &[[f32; 12]], b: &[[f32; 32]], tile: &mut [[f32; 32]; 12]) {
             // SAFETY: as above.
