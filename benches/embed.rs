@@ -18,6 +18,7 @@ fn settings(name: &str, dir: &str) -> Settings {
         name: name.into(),
         dir: dir.into(),
         device: "cpu".into(),
+        kernel: "auto".into(),
         compute: "f32".into(),
         max_length: 0,
         outputs: vec!["dense".into()],

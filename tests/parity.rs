@@ -31,6 +31,7 @@ fn settings() -> Settings {
         name: "test".into(),
         dir: String::new(),
         device: "cpu".into(),
+        kernel: "auto".into(),
         compute: "f32".into(),
         max_length: 0,
         outputs: vec!["dense".into()],

@@ -45,6 +45,7 @@ pub(super) fn rule(key: &str) -> Rule {
         "data.dir" | "model.name" => Local { empty: false },
         "model.dir" | "sink.path" => Local { empty: true },
         "model.device" => Device,
+        "model.kernel" => OneOf(&["auto", "avx512", "avx2", "portable", "candle"]),
         "model.compute" => OneOf(&["f32"]),
         "model.outputs" => SomeOf(&["dense"]),
         "model.truncation" => OneOf(&["truncate", "bury"]),

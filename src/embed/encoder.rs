@@ -37,8 +37,8 @@ pub fn choose(
     let (threads, source) = threads_of(settings.threads);
     let place = if device.is_cpu() { "cpu" } else { "cuda" };
     tracing::info!(device = place, threads, source, model = expect.name, "loading the model");
-    if device.is_cpu() && std::env::var_os("FOREBAY_CANDLE").is_none() {
-        return cpu::load(files, expect, threads);
+    if device.is_cpu() && settings.kernel != "candle" {
+        return cpu::load(files, expect, &settings.kernel, threads);
     }
     Ok(Box::new(CandleEncoder::load(files, expect, &device, threads)?))
 }

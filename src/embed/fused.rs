@@ -2,8 +2,8 @@
 //! element-wise operations allocate and walk memory once each, and hand work to a pool of spinning threads
 //! whose number nobody can set. On another device the plain operations are used.
 
-use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, bail};
 use super::math;
+use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, bail};
 use rayon::{
     iter::{IndexedParallelIterator as _, ParallelIterator as _},
     slice::ParallelSliceMut as _,

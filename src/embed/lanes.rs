@@ -42,7 +42,9 @@ impl Lanes {
         Self::new(threads).map_err(|error| OpenError::Setting {
             key: "model.threads",
             value: threads.to_string(),
-            what: format!("the system refuses so many threads ({error}); set model.threads to a smaller number"),
+            what: format!(
+                "the system refuses so many threads ({error}); set model.threads to a smaller number"
+            ),
         })
     }
 

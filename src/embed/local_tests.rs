@@ -6,6 +6,7 @@ pub fn settings() -> Settings {
         name: "tiny".into(),
         dir: String::new(),
         device: "cpu".into(),
+        kernel: "auto".into(),
         compute: "f32".into(),
         max_length: 0,
         outputs: vec!["dense".into()],

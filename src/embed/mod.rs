@@ -20,10 +20,10 @@ pub mod heap;
 pub mod hub;
 mod hub_cache;
 mod lanes;
-mod math;
 pub mod layout;
 pub mod local;
 pub mod manifest;
+mod math;
 mod open;
 pub mod plan;
 pub mod pull;
@@ -138,6 +138,8 @@ pub struct Settings {
     pub dir: String,
     /// `auto`, `cpu`, `cuda`, `cuda:N`.
     pub device: String,
+    /// `auto`, `avx512`, `avx2`, `portable` or `candle`: what computes on the CPU.
+    pub kernel: String,
     /// `f32` (`i16` comes with the fast path).
     pub compute: String,
     /// Tokens at most, specials included; 0: the model's own limit.

@@ -97,6 +97,7 @@ fn model() -> Arc<dyn Embed> {
         name: "instant".into(),
         dir: String::new(),
         device: "cpu".into(),
+        kernel: "auto".into(),
         compute: "f32".into(),
         max_length: 0,
         outputs: vec!["dense".into()],

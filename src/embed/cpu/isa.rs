@@ -122,9 +122,17 @@ isa!(Portable, 4, 16, "portable");
 use super::kernel::{Avx2, Avx512};
 isa!(
     #[cfg(target_arch = "x86_64")]
-    Avx2, 6, 16, "avx2", "avx2,fma"
+    Avx2,
+    6,
+    16,
+    "avx2",
+    "avx2,fma"
 );
 isa!(
     #[cfg(target_arch = "x86_64")]
-    Avx512, 12, 32, "avx512", "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"
+    Avx512,
+    12,
+    32,
+    "avx512",
+    "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"
 );

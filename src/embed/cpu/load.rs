@@ -1,11 +1,7 @@
 //! Weights from their file into packed form, tensor by tensor.
 
 use super::{
-    CpuEncoder, Isa, Layers, Norm,
-    attention::Heads,
-    layers::Layer,
-    packed::Packed,
-    product::Linear,
+    CpuEncoder, Isa, Layers, Norm, attention::Heads, layers::Layer, packed::Packed, product::Linear,
 };
 use crate::embed::{
     expect::{Expect, OpenError},
@@ -27,11 +23,13 @@ pub fn load<I: Isa<MR, NR>, const MR: usize, const NR: usize>(
     tracing::info!(instructions = isa.name(), "the weights are packed for this processor");
     let config = &files.config;
     let width = config.hidden_size;
-    let mut loader = Loader { weights: Weights::open(&expect.name, &files.weights)?, eps: config.layer_norm_eps as f32 };
+    let mut loader =
+        Loader { weights: Weights::open(&expect.name, &files.weights)?, eps: config.layer_norm_eps as f32 };
     let words = loader.numbers("embeddings.word_embeddings.weight", &[config.vocab_size, width])?;
     let table = [config.max_position_embeddings, width];
     let mut positions = loader.numbers("embeddings.position_embeddings.weight", &table)?;
-    let types = loader.numbers("embeddings.token_type_embeddings.weight", &[config.type_vocab_size, width])?;
+    let types =
+        loader.numbers("embeddings.token_type_embeddings.weight", &[config.type_vocab_size, width])?;
     for row in positions.chunks_exact_mut(width) {
         row.iter_mut().zip(&types).for_each(|(value, first)| *value += first);
     }
@@ -70,14 +68,24 @@ impl Loader {
         })
     }
 
-    fn linear<const NR: usize>(&mut self, name: &str, out: usize, width: usize) -> Result<Linear<NR>, OpenError> {
+    fn linear<const NR: usize>(
+        &mut self,
+        name: &str,
+        out: usize,
+        width: usize,
+    ) -> Result<Linear<NR>, OpenError> {
         let weights = self.numbers(&format!("{name}.weight"), &[out, width])?;
         let bias = self.numbers(&format!("{name}.bias"), &[out])?;
         Ok(Linear { weights: Packed::new(&weights, width), bias })
     }
 
     /// Query, key and value of one layer in one product; the query's part is scaled.
-    fn qkv<const NR: usize>(&mut self, name: &str, width: usize, scale: f64) -> Result<Linear<NR>, OpenError> {
+    fn qkv<const NR: usize>(
+        &mut self,
+        name: &str,
+        width: usize,
+        scale: f64,
+    ) -> Result<Linear<NR>, OpenError> {
         let (mut weights, mut bias) = (Vec::with_capacity(3 * width * width), Vec::with_capacity(3 * width));
         for (part, scale) in [("query", scale), ("key", 1.0), ("value", 1.0)] {
             let scaled = |value: f32| (f64::from(value) * scale) as f32;

@@ -40,21 +40,34 @@ struct CpuEncoder<I, const MR: usize, const NR: usize> {
     buffers: Mutex<Vec<Buffers>>,
 }
 
-/// Loads the weights for the best instructions that this processor has.
+/// Loads the weights for `kernel`, or with `auto` for the best that this processor has.
 ///
 /// # Errors
-/// See [`super::weights::Weights::tensor`].
-pub fn load(files: &ModelFiles, expect: &Expect, threads: usize) -> Result<Box<dyn Encoder>, OpenError> {
+/// See [`super::weights::Weights::tensor`]; the processor lacks what `kernel` asks for.
+pub fn load(
+    files: &ModelFiles,
+    expect: &Expect,
+    kernel: &str,
+    threads: usize,
+) -> Result<Box<dyn Encoder>, OpenError> {
+    let wanted = |name: &str| kernel == name || kernel == "auto";
     #[cfg(target_arch = "x86_64")]
     {
-        if let Some(isa) = kernel::Avx512::detect() {
+        if let Some(isa) = kernel::Avx512::detect().filter(|_| wanted("avx512")) {
             return Ok(Box::new(load::load(isa, files, expect, threads)?));
         }
-        if let Some(isa) = kernel::Avx2::detect() {
+        if let Some(isa) = kernel::Avx2::detect().filter(|_| wanted("avx2")) {
             return Ok(Box::new(load::load(isa, files, expect, threads)?));
         }
     }
-    Ok(Box::new(load::load(Portable, files, expect, threads)?))
+    if wanted("portable") {
+        return Ok(Box::new(load::load(Portable, files, expect, threads)?));
+    }
+    Err(OpenError::Setting {
+        key: "model.kernel",
+        value: format!("{kernel:?}"),
+        what: "this processor has no such instructions; set model.kernel = \"auto\"".into(),
+    })
 }
 
 impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> CpuEncoder<I, MR, NR> {

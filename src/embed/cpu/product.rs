@@ -90,7 +90,10 @@ pub unsafe fn product<const MR: usize, const NR: usize>(
                 let columns = column..(column + NR).min(wide);
                 let bias = &bias[left..][columns.clone()];
                 for (at, a) in side.chunks_exact(steps).take((rows.len() / width).div_ceil(MR)).enumerate() {
-                    out.chunks_exact(wide).skip(at * MR).take(MR).for_each(|row| kernel.soon(&row[columns.clone()]));
+                    out.chunks_exact(wide)
+                        .skip(at * MR)
+                        .take(MR)
+                        .for_each(|row| kernel.soon(&row[columns.clone()]));
                     let mut tile = [[0.0; NR]; MR];
                     // SAFETY: the caller vouches for the instructions; both have `steps` steps.
                     unsafe { kernel.tile(a, b, &mut tile) };
