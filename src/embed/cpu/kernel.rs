@@ -11,8 +11,8 @@ pub trait Kernel<const MR: usize, const NR: usize>: Copy + Send + Sync + 'static
     /// Its name, as `model.kernel` spells it.
     const NAME: &'static str;
 
-    /// Rows that go past the weights together: their packed form stays in the second cache.
-    const ROWS: usize;
+    /// Numbers (or pairs) of rows that go past the weights together: a block of them stays in the second cache.
+    const SIDE: usize;
 
     /// `tile[i][j] = Σ a[k][i] · b[k][j]` for the first `rows` rows; what is in the others does not matter.
     ///
@@ -37,7 +37,7 @@ pub struct Portable;
 
 impl Kernel<4, 16> for Portable {
     const NAME: &'static str = "portable";
-    const ROWS: usize = 192;
+    const SIDE: usize = 48 << 10;
 
     #[inline]
     unsafe fn tile(self, _: usize, a: &[[f32; 4]], b: &[[f32; 16]], tile: &mut [[f32; 16]; 4]) {
@@ -183,7 +183,7 @@ mod x86 {
 
     impl Kernel<6, 16> for Avx2 {
         const NAME: &'static str = "avx2";
-        const ROWS: usize = 192;
+        const SIDE: usize = 48 << 10;
 
         #[inline(always)]
         fn soon(self, numbers: &[f32]) {
@@ -277,7 +277,7 @@ mod x86 {
 
     impl Kernel<12, 32> for Avx512 {
         const NAME: &'static str = "avx512";
-        const ROWS: usize = 528;
+        const SIDE: usize = 132 << 10;
 
         #[inline(always)]
         fn soon(self, numbers: &[f32]) {

@@ -30,6 +30,9 @@ pub struct Layer<const NR: usize> {
     pub norm: Norm,
 }
 
+/// Rows of a thread that go through the feed-forward part together: the inner part is several times as wide.
+const TOGETHER: usize = 512;
+
 /// What a thread works in.
 struct Bench<const MR: usize, const NR: usize> {
     side: Side<MR>,
@@ -72,7 +75,7 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Layers<I, MR, NR> {
         let n = rows.len() / width;
         qkv.resize(n * 3 * width, 0.0);
         mixed.resize(n * width, 0.0);
-        let together = I::ROWS * rayon::current_num_threads();
+        let together = TOGETHER * rayon::current_num_threads();
         for layer in &self.layers {
             self.product(rows, &layer.qkv, Then::Keep, &mut qkv[..n * 3 * width]);
             self.attention(lengths, qkv, &mut mixed[..n * width]);

@@ -1,4 +1,4 @@
-//! A weight matrix in the order in which the kernel reads it: blocks of [`BLOCK`] steps of the common dimension, in each
+//! A weight matrix in the order in which the kernel reads it: blocks of [`Step::BLOCK`] steps of the common dimension, in each
 //! block panels of `NR` columns, in each panel one row of `NR` numbers (or pairs) a step. What is wanting is zero.
 
 use rayon::{
@@ -7,9 +7,6 @@ use rayon::{
 };
 
 use super::step::Step;
-
-/// Steps of the common dimension in a block.
-pub const BLOCK: usize = 256;
 
 /// `[out, width]`, packed.
 pub struct Packed<T, const NR: usize> {
@@ -29,11 +26,11 @@ impl<T: Step, const NR: usize> Packed<T, NR> {
         let panels = out.div_ceil(NR);
         let all = width.div_ceil(T::NUMBERS);
         let mut steps = vec![[T::default(); NR]; all * panels];
-        let mut scales = vec![[0.0; NR]; if T::IS_SCALED { all.div_ceil(BLOCK) * panels } else { 0 }];
+        let mut scales = vec![[0.0; NR]; if T::IS_SCALED { all.div_ceil(T::BLOCK) * panels } else { 0 }];
         for (block, (first, steps)) in
-            (0..width).step_by(BLOCK * T::NUMBERS).zip(steps.chunks_mut(BLOCK * panels)).enumerate()
+            (0..width).step_by(T::BLOCK * T::NUMBERS).zip(steps.chunks_mut(T::BLOCK * panels)).enumerate()
         {
-            let numbers = first..(first + BLOCK * T::NUMBERS).min(width);
+            let numbers = first..(first + T::BLOCK * T::NUMBERS).min(width);
             let factors = |panel: usize, scales: &mut [[f32; NR]]| {
                 let rows = weights[panel * NR * width..].chunks_exact(width).take(NR);
                 let mut factors = [1.0; NR];
@@ -72,8 +69,8 @@ impl<T: Step, const NR: usize> Packed<T, NR> {
     /// The panel of this number in this block.
     #[inline(always)]
     pub fn panel(&self, block: usize, panel: usize) -> &[[T; NR]] {
-        let first = block * BLOCK;
-        let steps = BLOCK.min(self.width.div_ceil(T::NUMBERS) - first);
+        let first = block * T::BLOCK;
+        let steps = T::BLOCK.min(self.width.div_ceil(T::NUMBERS) - first);
         &self.steps[first * self.panels() + panel * steps..][..steps]
     }
 
@@ -96,12 +93,12 @@ mod tests {
         for (out, width) in SHAPES {
             let weights: Vec<f32> = (0..out * width).map(|n| n as f32).collect();
             let packed = Packed::<f32, 16>::new(&weights, width);
-            for block in 0..width.div_ceil(BLOCK) {
+            for block in 0..width.div_ceil(<f32 as Step>::BLOCK) {
                 for panel in 0..packed.panels() {
                     assert_eq!(packed.scales(block, panel), &[1.0; 16]);
                     for (k, step) in packed.panel(block, panel).iter().enumerate() {
                         for (j, value) in step.iter().enumerate() {
-                            let (column, at) = (panel * 16 + j, block * BLOCK + k);
+                            let (column, at) = (panel * 16 + j, block * <f32 as Step>::BLOCK + k);
                             let wanted = if column < out { weights[column * width + at] } else { 0.0 };
                             assert_eq!(*value, wanted, "{out} x {width}: {column}, {at}");
                         }
@@ -118,8 +115,9 @@ mod tests {
             let packed = Packed::<Pair, 16>::new(&weights, width);
             for (column, row) in weights.chunks_exact(width).enumerate() {
                 for (at, wanted) in row.iter().enumerate() {
-                    let block = at / 2 / BLOCK;
-                    let step = packed.panel(block, column / 16)[at / 2 - block * BLOCK][column % 16];
+                    let block = at / 2 / <Pair as Step>::BLOCK;
+                    let step =
+                        packed.panel(block, column / 16)[at / 2 - block * <Pair as Step>::BLOCK][column % 16];
                     let scale = packed.scales(block, column / 16)[column % 16];
                     let value = f32::from(step[at % 2]) * scale;
                     assert!((value - wanted).abs() <= 0.51 / 2_047.0 / 2.0 + 1e-7, "{value} for {wanted}");

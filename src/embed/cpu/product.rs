@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     kernel::{Kernel, Pair},
-    packed::{BLOCK, Packed},
+    packed::Packed,
     step::Step,
 };
 use crate::embed::math;
@@ -133,17 +133,19 @@ unsafe fn packed<K: Kernel<MR, NR>, T: Step, const MR: usize, const NR: usize>(
 ) {
     let (width, left) = (weights.width, panels.start * NR);
     let wide = (panels.end * NR).min(weights.out) - left;
-    let strips = K::ROWS.min(rows.len() / width).div_ceil(MR);
-    side.resize(strips * BLOCK, [T::default(); MR]);
+    let together = K::SIDE / T::BLOCK / MR * MR;
+    let strips = together.min(rows.len() / width).div_ceil(MR);
+    side.resize(strips * T::BLOCK, [T::default(); MR]);
     scales.resize(strips, [0.0; MR]);
     let mut sums = [[T::Sum::default(); NR]; MR];
-    for (part, (rows, out)) in rows.chunks(K::ROWS * width).zip(out.chunks_mut(K::ROWS * wide)).enumerate() {
+    for (part, (rows, out)) in rows.chunks(together * width).zip(out.chunks_mut(together * wide)).enumerate()
+    {
         let then = match then {
-            Then::Add(other) => Then::Add(&other[part * K::ROWS * wide..]),
+            Then::Add(other) => Then::Add(&other[part * together * wide..]),
             then => then,
         };
-        for (block, first) in (0..width).step_by(BLOCK * T::NUMBERS).enumerate() {
-            let numbers = first..(first + BLOCK * T::NUMBERS).min(width);
+        for (block, first) in (0..width).step_by(T::BLOCK * T::NUMBERS).enumerate() {
+            let numbers = first..(first + T::BLOCK * T::NUMBERS).min(width);
             let ends = (first == 0, numbers.end == width);
             let steps = numbers.len().div_ceil(T::NUMBERS);
             let strips = rows.chunks(MR * width).zip(side.chunks_exact_mut(steps)).zip(scales.iter_mut());

@@ -13,6 +13,9 @@ pub trait Step: Copy + Default + Send + Sync {
     /// Numbers in a step.
     const NUMBERS: usize;
 
+    /// Steps of the common dimension in a block, after which sums are put away.
+    const BLOCK: usize;
+
     /// Whether sums are to be scaled.
     const IS_SCALED: bool;
 
@@ -45,6 +48,7 @@ pub trait Step: Copy + Default + Send + Sync {
 impl Step for f32 {
     type Sum = f32;
     const NUMBERS: usize = 1;
+    const BLOCK: usize = 512;
     const IS_SCALED: bool = false;
 
     #[inline(always)]
@@ -79,6 +83,7 @@ impl Step for f32 {
 impl Step for Pair {
     type Sum = i32;
     const NUMBERS: usize = 2;
+    const BLOCK: usize = 256;
     const IS_SCALED: bool = true;
 
     /// A number that is not finite makes the scale so, and with it every sum: it is never lost in an integer.
