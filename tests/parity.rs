@@ -37,6 +37,7 @@ fn settings() -> Settings {
         outputs: vec!["dense".into()],
         truncation: "truncate".into(),
         pass_tokens: 2_048,
+        memory_mb: 0,
         threads: 2,
     }
 }

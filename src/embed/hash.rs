@@ -1,7 +1,7 @@
 //! `model.name = "instant"`: vectors from a hash, for trying the line without a model. Texts that share words
 //! come out near each other, and nothing more is promised.
 
-use super::{Embed, EmbedError, Settings, Tokens, expect::OpenError, plan};
+use super::{Capacity, Embed, EmbedError, Settings, Tokens, expect::OpenError};
 use crate::{
     chunk::{Digest, Embedding},
     error::{Class, Fault},
@@ -83,8 +83,8 @@ impl Embed for Instant {
         self.tokenize(text)
     }
 
-    fn plan(&self, lengths: &[usize]) -> Vec<Vec<usize>> {
-        plan::plan(lengths, self.pass_tokens)
+    fn capacity(&self) -> Capacity {
+        Capacity { device: "cpu".into(), tokens: self.pass_tokens }
     }
 
     fn embed(&self, batch: &[&Tokens]) -> Result<Vec<Result<Embedding, Fault>>, EmbedError> {

@@ -12,6 +12,7 @@ pub fn settings() -> Settings {
         outputs: vec!["dense".into()],
         truncation: "truncate".into(),
         pass_tokens: 4_096,
+        memory_mb: 0,
         threads: 2,
     }
 }

@@ -33,6 +33,8 @@ pub struct Tally {
     pub tokens: Count,
     /// Written chunks whose text was cut.
     pub truncated: Count,
+    /// Chunks buried because their text was over the limit.
+    pub too_long: Count,
     /// Texts that went through the model; more than `chunks` when a pass was repeated.
     pub embedded: Count,
     /// Forward passes.
@@ -89,6 +91,7 @@ impl Default for Tally {
             retried: Count::new("forebay_chunks_retried_total"),
             tokens: Count::new("forebay_tokens_total"),
             truncated: Count::new("forebay_chunks_truncated_total"),
+            too_long: Count::new("forebay_chunks_too_long_total"),
             embedded: Count::new("forebay_texts_embedded_total"),
             passes: Count::new("forebay_forward_passes_total"),
             passed_tokens: AtomicU64::new(0),
