@@ -11,7 +11,7 @@ use std::{
 };
 
 use forebay::{
-    chunk::Embedding,
+    chunk::{Chunk, ChunkKey, Digest, Embedding},
     embed::{Capacity, Embed, EmbedError, Tokens},
     error::Fault,
     identity::Identity,
@@ -160,6 +160,11 @@ impl Embed for Slow {
     }
 }
 
+fn chunk(index: u64, text: &str, ordinal: u64) -> Chunk {
+    let (key, source_hash) = (ChunkKey::new("d", index), Digest::of(text.as_bytes()));
+    Chunk { key, text: text.into(), meta: None, source_hash, source_id: 1, ordinal, line: 1 }
+}
+
 fn slow_line(dir: &Path, all: usize) -> (Arc<Line>, Arc<Slow>) {
     let rig = Rig::new(dir);
     let line = rig.line();
@@ -167,17 +172,27 @@ fn slow_line(dir: &Path, all: usize) -> (Arc<Line>, Arc<Slow>) {
     drop(line);
     let slow = Arc::new(Slow { inner, all, counts: Arc::default(), starved: AtomicUsize::new(0) });
     let model: Arc<dyn Embed> = Arc::clone(&slow) as _;
-    let line = Line::new(rig.folder(), model, rig.plain_sink(), rig.settings.clone()).unwrap();
+    let (folder, sink) = (rig.folder(), rig.plain_sink());
+    sink.preflight(model.identity(), model.dim(), &folder.store, false).unwrap();
+    let line = Line::new(folder, model, sink, rig.settings.clone()).unwrap();
     (line, slow)
 }
 
 #[test]
 fn the_next_batch_is_tokenised_while_the_device_works() {
     let dir = tempfile::tempdir().unwrap();
-    let input = Rig::new(dir.path()).input("in.jsonl", &chunks("a", 640, 5));
+    // All of it is pending, so every batch is full.
+    let rig = Rig::new(dir.path());
+    let folder = rig.folder();
+    for index in 0..640 {
+        let text = format!("some words of chunk {index}");
+        folder.queue.enqueue(chunk(index, &text, index)).unwrap();
+    }
+    folder.queue.flush().unwrap();
+    drop(folder);
     let (line, slow) = slow_line(dir.path(), 640);
     let system = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let report = system.block_on(forebay::pipeline::run(&line, &[input])).unwrap();
+    let report = system.block_on(forebay::pipeline::run(&line, &[])).unwrap();
     assert_eq!((report.chunks, report.passes), (640, 10));
     assert_eq!(slow.starved.load(Relaxed), 0, "passes that ended before the next batch was tokenised");
 }

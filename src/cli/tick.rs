@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use serde_json::Value;
 
-use super::setup;
+use super::{deep, setup};
 use crate::{
     config::{Config, Loaded},
     embed::{Embed, cache, self_test, threads::threads_of},
@@ -21,11 +21,11 @@ pub(super) struct Tick {
 }
 
 impl Tick {
-    fn needed(what: &'static str, result: Result<String, String>) -> Self {
+    pub(super) fn needed(what: &'static str, result: Result<String, String>) -> Self {
         Self { what, result, needed: true }
     }
 
-    fn noted(what: &'static str, result: Result<String, String>) -> Self {
+    pub(super) fn noted(what: &'static str, result: Result<String, String>) -> Self {
         Self { what, result, needed: false }
     }
 
@@ -38,7 +38,8 @@ impl Tick {
     }
 }
 
-pub(super) fn all(loaded: &Loaded) -> Vec<Tick> {
+/// Everything, `deep` with what takes its time.
+pub(super) fn all(loaded: &Loaded, deep: bool) -> Vec<Tick> {
     let config = &loaded.config;
     let file = loaded.file.as_ref().map_or_else(
         || "no settings file; `forebay init` writes one".to_owned(),
@@ -69,6 +70,14 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Tick> {
         ticks.push(Tick::noted("dead letters", dead_letters(config, status)));
         if let Ok(model) = &model {
             ticks.push(Tick::needed("sink", sink(config, model, status)));
+        }
+    }
+    if deep {
+        ticks.push(deep::model_files(config));
+        ticks.push(deep::data_files(config));
+        if let Ok(model) = model {
+            ticks.push(deep::contents(config, model.as_ref()));
+            ticks.push(deep::reference(config, model));
         }
     }
     ticks

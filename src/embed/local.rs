@@ -86,10 +86,11 @@ impl LocalModel {
     }
 
     fn ids(&self, prefix: &str, text: &str) -> Result<Tokens, Fault> {
-        let tokens =
-            self.tokenizer.tokenize(prefix, text).map_err(|what| Fault::new(Class::TokenizerFailed, what))?;
+        let failed = |what| Fault::new(Class::TokenizerFailed, what);
+        let tokens = self.tokenizer.tokenize(prefix, text).map_err(failed)?;
         if tokens.truncated && self.bury_long {
-            return Err(too_long(self.max_length));
+            let (length, all) = self.tokenizer.length(prefix, text).map_err(failed)?;
+            return Err(too_long(length, all, self.max_length));
         }
         Ok(tokens)
     }
@@ -260,10 +261,14 @@ fn max_length_of(expect: &Expect, settings: &Settings) -> Result<usize, OpenErro
     }
 }
 
-/// The fault of a text that does not fit while `model.truncation = "bury"`.
-pub(super) fn too_long(max_length: usize) -> Fault {
-    let what =
-        format!("more than {max_length} tokens; set model.truncation = \"truncate\" or split the text");
+/// The fault of a text of `length` tokens (`all` of it, or so much of it as was counted) that does not fit while
+/// `model.truncation = "bury"`.
+pub(super) fn too_long(length: usize, all: bool, max_length: usize) -> Fault {
+    let least = if all { "" } else { "at least " };
+    let what = format!(
+        "it has {least}{length} tokens, and {max_length} are taken (model.max_length); set model.truncation = \
+         \"truncate\" or split the text"
+    );
     Fault::new(Class::TooLong, what)
 }
 

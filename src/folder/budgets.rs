@@ -33,10 +33,18 @@ pub fn write(dir: &Path, key: &str, tokens: Option<usize>) -> std::io::Result<()
     std::fs::File::open(dir)?.sync_all()
 }
 
+/// Whether the file is one of ours, or not there.
+pub fn is_sound(dir: &Path) -> bool {
+    !dir.join(FILE).exists() || parse(dir).is_some()
+}
+
 fn all(dir: &Path) -> Budgets {
-    let text = std::fs::read(dir.join(FILE)).unwrap_or_default();
-    let budgets: Budgets = serde_json::from_slice(&text).unwrap_or_default();
-    if budgets.len() > KEPT { Budgets::new() } else { budgets }
+    parse(dir).unwrap_or_default()
+}
+
+fn parse(dir: &Path) -> Option<Budgets> {
+    let text = std::fs::read(dir.join(FILE)).ok()?;
+    serde_json::from_slice(&text).ok().filter(|budgets: &Budgets| budgets.len() <= KEPT)
 }
 
 #[cfg(test)]
@@ -63,11 +71,13 @@ mod tests {
         let many = serde_json::to_string(&many).unwrap();
         for damage in ["", "{", "\0\u{1}", "[1]", "{\"cpu\": -1}", "{\"cpu\": \"x\"}", "{\"cpu\": 1e99}", &many] {
             std::fs::write(&path, damage).unwrap();
-            assert_eq!(read(dir, "cpu"), None, "{damage}");
+            assert_eq!((read(dir, "cpu"), is_sound(dir)), (None, false), "{damage}");
             write(dir, "cpu", Some(7)).unwrap();
             assert_eq!(read(dir, "cpu"), Some(7), "{damage}");
         }
+        assert!(is_sound(dir));
         std::fs::remove_file(&path).unwrap();
+        assert!(is_sound(dir));
         std::fs::create_dir(&path).unwrap();
         assert_eq!(read(dir, "cpu"), None);
         assert!(write(dir, "cpu", Some(7)).is_err());
