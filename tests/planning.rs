@@ -56,7 +56,11 @@ fn a_pass_that_does_not_fit_is_halved_remembered_and_grows_back() {
     rig.faults.passes.store(0, Relaxed);
     let second = rig.input("second.jsonl", &chunks("b", 128, 10));
     assert_eq!(rig.run(&[second]).chunks, 128);
-    assert_eq!((rig.faults.overfull.load(Relaxed), rig.faults.passes.load(Relaxed)), (1, 4), "64 are 32 and 32");
+    assert_eq!(
+        (rig.faults.overfull.load(Relaxed), rig.faults.passes.load(Relaxed)),
+        (1, 4),
+        "64 are 32 and 32"
+    );
 
     // The memory is back: the budget grows, and is forgotten when it is what was set.
     rig.faults.fits_tokens.store(usize::MAX, Relaxed);

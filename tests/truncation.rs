@@ -48,7 +48,10 @@ fn what_is_buried_says_how_long_it_is_and_comes_back_cut() {
     for letter in home.letters() {
         assert_eq!((&*letter["class"].to_string(), &letter["state"]), ("\"too_long\"", &"open".into()));
         let message = letter["message"].as_str().unwrap();
-        assert!(message.starts_with("it has 30 tokens, and 20 are taken (model.max_length); set"), "{message}");
+        assert!(
+            message.starts_with("it has 30 tokens, and 20 are taken (model.max_length); set"),
+            "{message}"
+        );
     }
     let status = home.forebay(&["status"]).exits(0).stdout;
     assert!(status.contains("too_long: 2") && status.contains("0 truncated, 2 buried"), "{status}");

@@ -39,9 +39,8 @@ fn hashed(config: &Config) -> Result<String, String> {
         let bytes: u64 = found.files.iter().map(|file| file.size).sum();
         return Ok(format!("{} files, {} MiB, are what was installed", found.files.len(), bytes >> 20));
     }
-    let bad = found.files.iter().filter(|file| {
-        matches!(file.state, FileState::Changed | FileState::Unreadable(_))
-    });
+    let bad =
+        found.files.iter().filter(|file| matches!(file.state, FileState::Changed | FileState::Unreadable(_)));
     let bad: Vec<&str> = bad.map(|file| file.path.as_str()).chain(found.mismatch.as_deref()).collect();
     Err(format!("{} must not be used; type `forebay model pull {name} --force`", bad.join(", ")))
 }
@@ -66,12 +65,17 @@ fn compared(config: &Config, device: &str, model: Arc<dyn Embed>) -> Result<Stri
     let plain = embed::Settings { device: device_set, kernel, compute, ..settings.clone() };
     let plain_model = embed::open(&plain).map_err(|error| error.to_string())?;
     let wanted = vectors(plain_model.as_ref(), &plain)?;
-    let lowest = found.iter().zip(&wanted).map(|(a, b)| cosine(a, b)).fold(1.0, |lowest, one| {
-        if one.is_nan() { one } else { one.min(lowest) }
-    });
+    let lowest = found
+        .iter()
+        .zip(&wanted)
+        .map(|(a, b)| cosine(a, b))
+        .fold(1.0, |lowest, one| if one.is_nan() { one } else { one.min(lowest) });
     let limit = cosine_min(&settings.compute);
     if lowest >= limit {
-        return Ok(format!("{} golden texts as candle computes them, lowest cosine {lowest:.7}", wanted.len()));
+        return Ok(format!(
+            "{} golden texts as candle computes them, lowest cosine {lowest:.7}",
+            wanted.len()
+        ));
     }
     Err(format!(
         "they compute other vectors than candle does (lowest cosine {lowest:.6}, {limit} is needed); go on with \
@@ -100,14 +104,21 @@ fn looked_at(dir: &Path) -> Result<String, String> {
     let torn = lines().filter(|line| serde_json::from_slice::<serde_json::Value>(line).is_err()).count();
     let mut wrong = Vec::new();
     if torn > 0 {
-        wrong.push(format!("runs.jsonl has {torn} lines that are no reports; nothing rests on it: take them out"));
+        wrong.push(format!(
+            "runs.jsonl has {torn} lines that are no reports; nothing rests on it: take them out"
+        ));
     }
     if !budgets::is_sound(dir) {
-        wrong.push("budgets.json is no budget file; nothing rests on it: it is written anew when it is needed".into());
+        wrong.push(
+            "budgets.json is no budget file; nothing rests on it: it is written anew when it is needed"
+                .into(),
+        );
     }
     if let Some(first) = aside.first() {
         let n = aside.len();
-        wrong.push(format!("{n} damaged queues lie aside, {first} for one; their work was made again: remove them"));
+        wrong.push(format!(
+            "{n} damaged queues lie aside, {first} for one; their work was made again: remove them"
+        ));
     }
     if wrong.is_empty() {
         return Ok(format!("{files}, {} MiB beside the queue; {} run reports", bytes >> 20, lines().count()));

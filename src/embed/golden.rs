@@ -11,8 +11,7 @@ const SHIPPED: [(&str, &str); 1] =
     [("all-MiniLM-L6-v2", include_str!("../../models/all-minilm-l6-v2.golden.jsonl"))];
 
 static KNOWN: LazyLock<Vec<(&str, Vec<Golden>)>> = LazyLock::new(|| {
-    let parse =
-        |&(name, file): &(&'static str, &str)| (name, parse(file).expect("shipped files are tested"));
+    let parse = |&(name, file): &(&'static str, &str)| (name, parse(file).expect("shipped files are tested"));
     SHIPPED.iter().map(parse).collect()
 });
 

@@ -184,14 +184,19 @@ mod with_tiny {
     fn a_pass_that_would_not_fit_into_memory_is_told_before_it_is_tried() {
         let (folder, expect) = tiny(Family::Bert);
         let mut model = LocalModel::open(folder.path(), &expect, &settings()).unwrap();
-        model.memory = with_free(folder.path(), 8, 1_024);
+        model.memory = with_free(folder.path(), 300, 1_024);
         let text = |n: usize| Tokens { ids: vec![5; n], truncated: false };
-        let (five, six) = (text(5), text(6));
-        let error = model.embed(&[&five, &six]).unwrap_err();
+        let (half, whole) = (text(160), text(290));
+        let error = model.embed(&[&half, &half]).unwrap_err();
         assert_eq!(error.class(), Class::OutOfMemory);
         assert!(error.to_string().contains("of 2 texts ran out of memory: it needs about 1 MiB"), "{error}");
-        assert!(model.embed(&[&five]).unwrap()[0].is_ok() && model.embed(&[&six]).unwrap()[0].is_ok());
-        assert!(model.embed(&[&text(15)]).is_err(), "nor does a long one end the process");
+        assert!(model.embed(&[&half]).unwrap()[0].is_ok() && model.embed(&[&whole]).unwrap()[0].is_ok());
+        model.memory = with_free(folder.path(), 0, 1_024);
+        assert_eq!(model.embed(&[&whole]).unwrap_err().class(), Class::OutOfMemory);
+        assert!(
+            model.embed(&[&model.golden()]).unwrap()[0].is_ok(),
+            "the golden text tells a device from a text"
+        );
     }
 
     #[test]

@@ -111,7 +111,9 @@ fn left_of(dir: &Path, second: bool) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(dir.join(name)).ok().and_then(|text| first_number(&text));
     let names = match second {
         true => ["memory.max", "memory.current", "active_file", "inactive_file"],
-        false => ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_active_file", "total_inactive_file"],
+        false => {
+            ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_active_file", "total_inactive_file"]
+        }
     };
     let (limit, used) = (number(names[0])?, number(names[1])?);
     let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
@@ -195,7 +197,10 @@ mod tests {
             ("sys/fs/cgroup/a/b/memory.current", "500\n"),
             ("sys/fs/cgroup/a/memory.max", "2000000\n"),
             ("sys/fs/cgroup/a/memory.current", "1900000\n"),
-            ("sys/fs/cgroup/a/memory.stat", "anon 7\nfile 600000\nactive_file 300000\ninactive_file 200000\n"),
+            (
+                "sys/fs/cgroup/a/memory.stat",
+                "anon 7\nfile 600000\nactive_file 300000\ninactive_file 200000\n",
+            ),
         ];
         assert_eq!(machine(&second).1.available(), Some(600_000));
         let first = [

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::{machine::Machine, plan::tokens_within};
+use super::{budget, machine::Machine, plan::tokens_within};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -35,17 +35,24 @@ impl Memory {
     /// Whether a pass of so many tokens still fits, by our own estimate.
     ///
     /// An allocation that fails ends the process, or the kernel does, and with it the whole batch. So a text that needs
-    /// more than there is is told before, and dealt with like any other failure.
+    /// more than there is is told before, and dealt with like any other failure. A pass of a few tokens is tried whatever
+    /// is left: who is that short of memory is in trouble over something else, and no text of ordinary length is to be
+    /// blamed for it.
     ///
     /// # Errors
     /// What is needed and what is there, in words.
     pub fn has_room_for(&self, tokens: usize) -> Result<(), String> {
+        if tokens <= budget::LEAST {
+            return Ok(());
+        }
         let need = tokens.saturating_mul(self.token_bytes);
         let more = need.saturating_sub(self.held.load(Relaxed)) as u64;
         match self.available() {
-            Some(free) if more > free => {
-                Err(format!("it needs about {} MiB more, and {} MiB are free", more.div_ceil(MIB), free / MIB))
-            }
+            Some(free) if more > free => Err(format!(
+                "it needs about {} MiB more, and {} MiB are free",
+                more.div_ceil(MIB),
+                free / MIB
+            )),
             _ => {
                 self.held.fetch_max(need, Relaxed);
                 Ok(())
@@ -76,7 +83,11 @@ pub(super) mod tests {
         assert_eq!(memory.tokens(4_000, 0), (4_000, "model.pass_tokens"));
         assert_eq!(memory.tokens(5_000, 0), (4_096, "half of the free memory"));
         assert_eq!(memory.tokens(5_000, 2), (2_048, "model.memory_mb"));
-        assert_eq!(memory.tokens(5_000, 64), (5_000, "model.pass_tokens"), "a setting counts over what is free");
+        assert_eq!(
+            memory.tokens(5_000, 64),
+            (5_000, "model.pass_tokens"),
+            "a setting counts over what is free"
+        );
         assert_eq!(Memory::new(None, 1024).tokens(5_000, 0), (5_000, "model.pass_tokens"));
     }
 
@@ -92,6 +103,8 @@ pub(super) mod tests {
         memory.has_room_for(8_000).unwrap();
         memory.has_room_for(8_100).unwrap();
         assert!(memory.has_room_for(8_300).unwrap_err().contains("1 MiB more, and 0 MiB are free"));
+        let nothing = with_free(root.path(), 0, 1024);
+        assert!(nothing.has_room_for(budget::LEAST).is_ok() && nothing.has_room_for(300).is_err());
         Memory::new(None, usize::MAX).has_room_for(usize::MAX).unwrap();
     }
 }

@@ -69,7 +69,9 @@ mod tests {
         let (dir, path) = (dir.path(), dir.path().join(FILE));
         let many: Budgets = (0..100).map(|n| (n.to_string(), n)).collect();
         let many = serde_json::to_string(&many).unwrap();
-        for damage in ["", "{", "\0\u{1}", "[1]", "{\"cpu\": -1}", "{\"cpu\": \"x\"}", "{\"cpu\": 1e99}", &many] {
+        for damage in
+            ["", "{", "\0\u{1}", "[1]", "{\"cpu\": -1}", "{\"cpu\": \"x\"}", "{\"cpu\": 1e99}", &many]
+        {
             std::fs::write(&path, damage).unwrap();
             assert_eq!((read(dir, "cpu"), is_sound(dir)), (None, false), "{damage}");
             write(dir, "cpu", Some(7)).unwrap();

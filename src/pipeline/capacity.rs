@@ -47,7 +47,11 @@ impl Line {
         if !changed {
             return;
         }
-        tracing::info!(tokens = budget.tokens(), fitted = result.is_ok(), "tokens of the next passes at most");
+        tracing::info!(
+            tokens = budget.tokens(),
+            fitted = result.is_ok(),
+            "tokens of the next passes at most"
+        );
         if let Err(error) = budgets::write(&self.folder.dir, &self.learning.key, budget.learned()) {
             tracing::warn!(%error, "what fits into a pass could not be remembered; the next run learns it again");
         }

@@ -9,7 +9,8 @@ use std::{
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::{
-    alarm::Alarm, capacity::Learning, dead_letter::Dead, dependency::Dependency, inbox::Inbox, tally::Tally, worker::Worker,
+    alarm::Alarm, capacity::Learning, dead_letter::Dead, dependency::Dependency, inbox::Inbox, tally::Tally,
+    worker::Worker,
 };
 use crate::{
     embed::Embed,

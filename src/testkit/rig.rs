@@ -180,7 +180,8 @@ impl Rig {
     /// A line that goes on with a run that found the disk full.
     fn going_on(&self, before: Option<Before>) -> Arc<Line> {
         let folder = self.folder();
-        let model = Arc::new(FaultyEmbed { inner: model(self.pass_tokens), faults: Arc::clone(&self.faults) });
+        let model =
+            Arc::new(FaultyEmbed { inner: model(self.pass_tokens), faults: Arc::clone(&self.faults) });
         let sink = self.plain_sink();
         sink.preflight(model.identity(), model.dim(), &folder.store, false).expect("the sink is fit");
         let sink = Arc::new(FaultySink { inner: sink, faults: Arc::clone(&self.faults) });
