@@ -63,7 +63,7 @@ impl Machine {
             let (mut place, mut kind) = (left.split(' ').skip(3), right.split(' '));
             let (shown, mount, fs) = (place.next()?, place.next()?, kind.next()?);
             let second = fs == "cgroup2";
-            let options = kind.last()?;
+            let options = kind.next_back()?;
             if !(second || fs == "cgroup" && options.split(',').any(|option| option == controller)) {
                 return None;
             }

@@ -191,6 +191,7 @@ fn embed(model: &dyn Embed, texts: &[&Tokens]) -> Result<Vec<Vec<f32>>, Wrong> {
     results.into_iter().enumerate().map(one).collect()
 }
 
-#[cfg(all(test, feature = "testkit"))]
+#[cfg(test)]
+#[cfg(feature = "testkit")]
 #[path = "self_test_tests.rs"]
 mod tests;
