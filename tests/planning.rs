@@ -25,6 +25,18 @@ fn chunks(name: &str, n: usize, words: usize) -> Vec<String> {
     (0..n).map(|i| chunk_line(&format!("{name}-{i}"), 0, &text(i))).collect()
 }
 
+/// Puts them into the queue, so that the batches of the next run are certain: as full as they may be.
+fn fill(rig: &Rig, name: &str, n: u64, words: usize) {
+    let folder = rig.folder();
+    for index in 0..n {
+        let text = (0..words).map(|w| format!("{name}{index}w{w}")).collect::<Vec<_>>().join(" ");
+        let (key, source_hash) = (ChunkKey::new(name, index), Digest::of(text.as_bytes()));
+        let chunk = Chunk { key, text, meta: None, source_hash, source_id: 1, ordinal: index, line: 1 };
+        folder.queue.enqueue(chunk).unwrap();
+    }
+    folder.queue.flush().unwrap();
+}
+
 /// What the data folder remembers, by device and model.
 fn remembered(rig: &Rig) -> serde_json::Map<String, serde_json::Value> {
     let text = std::fs::read_to_string(rig.data().join("budgets.json")).unwrap_or_else(|_| "{}".into());
@@ -43,19 +55,17 @@ fn a_pass_that_does_not_fit_is_halved_remembered_and_grows_back() {
     let mut rig = Rig::new(dir.path());
     rig.pass_tokens = 640;
     rig.faults.fits_tokens.store(400, Relaxed);
-    let first = rig.input("first.jsonl", &chunks("a", 300, 10));
-    let report = rig.run(&[first]);
+    fill(&rig, "a", 300, 10);
+    let report = rig.run(&[]);
     assert_eq!((report.chunks, report.dead, report.pending), (300, 0, 0), "nothing is buried: {report:?}");
     assert_eq!(rig.faults.embedded_again(), 0, "no text is embedded twice");
-    let charged = rig.line().folder.queue.depth();
-    assert_eq!(charged.pending, 0);
     assert_eq!(rig.faults.overfull.load(Relaxed), 1, "the next batch was planned smaller");
     assert_eq!(budget(&rig), Some(320));
 
     // The next run starts where this one left.
     rig.faults.passes.store(0, Relaxed);
-    let second = rig.input("second.jsonl", &chunks("b", 128, 10));
-    assert_eq!(rig.run(&[second]).chunks, 128);
+    fill(&rig, "b", 128, 10);
+    assert_eq!(rig.run(&[]).chunks, 128);
     assert_eq!(
         (rig.faults.overfull.load(Relaxed), rig.faults.passes.load(Relaxed)),
         (1, 4),
@@ -64,12 +74,12 @@ fn a_pass_that_does_not_fit_is_halved_remembered_and_grows_back() {
 
     // The memory is back: the budget grows, and is forgotten when it is what was set.
     rig.faults.fits_tokens.store(usize::MAX, Relaxed);
-    let third = rig.input("third.jsonl", &chunks("c", 900, 40));
-    assert_eq!(rig.run(std::slice::from_ref(&third)).chunks, 900);
+    fill(&rig, "c", 900, 40);
+    assert_eq!(rig.run(&[]).chunks, 900);
     let grown = budget(&rig).unwrap();
     assert!(grown > 320 && grown < 640, "{grown}");
-    let fourth = rig.input("fourth.jsonl", &chunks("d", 1_000, 40));
-    assert_eq!(rig.run(&[fourth]).chunks, 1_000);
+    fill(&rig, "d", 1_000, 40);
+    assert_eq!(rig.run(&[]).chunks, 1_000);
     assert_eq!(budget(&rig), None);
     assert_eq!(rig.faults.overfull.load(Relaxed), 1);
 }
@@ -164,11 +174,6 @@ impl Embed for Slow {
     }
 }
 
-fn chunk(index: u64, text: &str, ordinal: u64) -> Chunk {
-    let (key, source_hash) = (ChunkKey::new("d", index), Digest::of(text.as_bytes()));
-    Chunk { key, text: text.into(), meta: None, source_hash, source_id: 1, ordinal, line: 1 }
-}
-
 fn slow_line(dir: &Path, all: usize) -> (Arc<Line>, Arc<Slow>) {
     let rig = Rig::new(dir);
     let line = rig.line();
@@ -185,15 +190,7 @@ fn slow_line(dir: &Path, all: usize) -> (Arc<Line>, Arc<Slow>) {
 #[test]
 fn the_next_batch_is_tokenised_while_the_device_works() {
     let dir = tempfile::tempdir().unwrap();
-    // All of it is pending, so every batch is full.
-    let rig = Rig::new(dir.path());
-    let folder = rig.folder();
-    for index in 0..640 {
-        let text = format!("some words of chunk {index}");
-        folder.queue.enqueue(chunk(index, &text, index)).unwrap();
-    }
-    folder.queue.flush().unwrap();
-    drop(folder);
+    fill(&Rig::new(dir.path()), "a", 640, 5);
     let (line, slow) = slow_line(dir.path(), 640);
     let system = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let report = system.block_on(forebay::pipeline::run(&line, &[])).unwrap();
