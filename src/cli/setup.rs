@@ -176,10 +176,14 @@ pub(super) fn line(
     let reading = Reading { source: &config.source, line_bytes: config.limits.line_bytes };
     forget::finish(&folder, sink.as_ref(), reading)?;
     same_sink(&folder, sink.as_ref())?;
+    let capacity = model.capacity();
     let settings = RunSettings { limit, self_test: tested.cosine, ..run_settings(config) };
-    Line::going_on(folder, model, sink, settings, before).map_err(|error| {
+    let line = Line::going_on(folder, model, sink, settings, before).map_err(|error| {
         format!("no thread could be started: {error}; raise the limits of this user (`ulimit -a`)")
-    })
+    })?;
+    let source = line.learning.learned().map_or(capacity.source, |_| "what fitted last, budgets.json");
+    eprintln!("{} tokens in a pass at most on {} ({source})", line.learning.tokens(), capacity.device);
+    Ok(line)
 }
 
 /// The settings of a run.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{deep, setup};
 use crate::{
     config::{Config, Loaded},
-    embed::{Embed, cache, self_test, threads::threads_of},
+    embed::{Capacity, Embed, cache, self_test, threads::threads_of},
     folder::{FolderError, free_mb},
     ops::{command::Command, control},
 };
@@ -54,7 +54,11 @@ pub(super) fn all(loaded: &Loaded, deep: bool) -> Vec<Tick> {
     let model = setup::model(config);
     let says = model
         .as_ref()
-        .map(|model| format!("{}, {} numbers", model.identity(), model.dim()))
+        .map(|model| {
+            let Capacity { device, tokens, source } = model.capacity();
+            let (identity, dim) = (model.identity(), model.dim());
+            format!("{identity}, {dim} numbers; {tokens} tokens in a pass at most on {device} ({source})")
+        })
         .map_err(Clone::clone);
     ticks.push(Tick::needed("model", says));
     if let Ok(model) = &model {

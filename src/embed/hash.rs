@@ -84,7 +84,7 @@ impl Embed for Instant {
     }
 
     fn capacity(&self) -> Capacity {
-        Capacity { device: "cpu".into(), tokens: self.pass_tokens }
+        Capacity { device: "cpu".into(), tokens: self.pass_tokens, source: "model.pass_tokens" }
     }
 
     fn embed(&self, batch: &[&Tokens]) -> Result<Vec<Result<Embedding, Fault>>, EmbedError> {

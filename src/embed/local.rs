@@ -65,11 +65,10 @@ impl LocalModel {
         let numbers = rows * files.config.hidden_size + inner * files.config.intermediate_size;
         let memory = Memory::new((device == "cpu").then(Machine::here), numbers * size_of::<f32>());
         let (tokens, source) = memory.tokens(settings.pass_tokens, settings.memory_mb);
-        tracing::info!(device, tokens, source, "tokens of a forward pass at most");
         let model = Self {
             identity: identity_of(expect, settings, max_length, encoder.dim()),
             max_length,
-            capacity: Capacity { device, tokens },
+            capacity: Capacity { device, tokens, source },
             memory,
             bury_long: settings.truncation == "bury",
             document_prefix: expect.document_prefix.clone(),

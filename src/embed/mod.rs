@@ -117,6 +117,8 @@ pub struct Capacity {
     pub device: String,
     /// Tokens of all texts of a pass, in sum; a longer text runs alone.
     pub tokens: usize,
+    /// Where that number is from: a setting, or the free memory.
+    pub source: &'static str,
 }
 
 /// A forward pass failed as a whole.

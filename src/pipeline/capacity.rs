@@ -22,11 +22,12 @@ impl Learning {
         let key = format!("{} {}", capacity.device, identity.label);
         let remembered = budgets::read(dir, &key);
         let budget = Budget::new(capacity.tokens, remembered);
-        if let Some(tokens) = budget.learned() {
-            let most = capacity.tokens;
-            tracing::info!(key, tokens, most, "passes start as small as they fitted last");
-        }
         Self { budget: Mutex::new(budget), key }
+    }
+
+    /// Tokens that the next pass may hold; `None`: as many as the model's capacity is.
+    pub fn learned(&self) -> Option<usize> {
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner).learned()
     }
 
     /// Tokens that the next pass may hold.
