@@ -55,6 +55,20 @@ mod tests {
     }
 
     #[test]
+    fn c01_long_texts_run_alone_and_their_length_multiplies_nothing() {
+        let mut lengths = vec![60; 193];
+        lengths.splice(0..0, [6_500, 1_800, 6_500, 1_800, 6_500, 1_800, 1_800]);
+        let groups = plan(&lengths, 4_096);
+        assert_eq!(groups[..3], [vec![0], vec![2], vec![4]]);
+        assert_eq!(
+            groups.len(),
+            3 + (4 * 1_800 + 193 * 60_usize).div_ceil(4_096),
+            "as few as the sum allows"
+        );
+        assert!(groups[3..].iter().all(|group| sum(group, &lengths) <= 4_096));
+    }
+
+    #[test]
     fn memory_is_what_is_set_or_half_of_what_is_free() {
         const MB: u64 = 1024 * 1024;
         assert_eq!(tokens_within(0, Some(8 * MB), 1024), 4 * 1024);
