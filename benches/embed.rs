@@ -24,6 +24,7 @@ fn settings(name: &str, dir: &str) -> Settings {
         outputs: vec!["dense".into()],
         truncation: "truncate".into(),
         pass_tokens: 4_096,
+        memory_mb: 0,
         threads: 0,
     }
 }

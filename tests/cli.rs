@@ -46,8 +46,8 @@ fn fields(value: &Value) -> Vec<&str> {
 fn the_fields_of_json_are_a_contract() {
     let home = Home::new();
     let report = home.run(&[&case("c02_poison_in_batch.jsonl")], 1);
-    let run = "run documents produced unreadable duplicates chunks skipped dead pending tokens truncated embedded \
-               passes wall_s tokens_per_s idle_pct cost identity outcome halted incomplete";
+    let run = "run documents produced unreadable duplicates chunks skipped dead pending tokens truncated too_long \
+               embedded passes wall_s tokens_per_s idle_pct cost self_test identity outcome halted incomplete";
     assert_eq!(fields(&report.0).join(" "), run);
     let stored = std::fs::read_to_string(home.data("runs.jsonl")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&stored).unwrap(), report.0, "what is stored is what was said");
@@ -143,7 +143,7 @@ fn a_status_beside_a_run_has_its_numbers() {
     let status = home.status().unwrap();
     assert_eq!(
         fields(&status["run"]).join(" "),
-        "run pid identity wall_s produced chunks skipped dead tokens tokens_per_s sink_gate device_gate disk_full_since sink_breaker device_breaker draining"
+        "run pid identity wall_s produced chunks skipped dead tokens truncated too_long pass_tokens tokens_per_s sink_gate device_gate disk_full_since sink_breaker device_breaker draining"
     );
     drop(lock);
     drop(run);

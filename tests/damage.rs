@@ -134,6 +134,7 @@ fn base(name: &str, killed: bool) -> Home {
     let input = home.file("in.jsonl", lines(name, 150));
     home.run(&[&input], 1);
     home.fed(&["enqueue", "-"], lines("piped", 60)).wait().exits(1);
+    std::fs::write(home.data("budgets.json"), "{\"cpu instant@1/dense-64/f32/8192\":300}").unwrap();
     if killed {
         let more = home.file("more.jsonl", corpus(2_000));
         let mut run = home.start(&["run", &more, "--set", "pipeline.batch_chunks=2"]);

@@ -11,7 +11,7 @@ use std::{
 
 use forebay::{
     chunk::{Chunk, ChunkKey, Digest, Embedding},
-    embed::{Embed, EmbedError, Tokens},
+    embed::{Capacity, Embed, EmbedError, Tokens},
     error::{Class, Fault, Stage},
     identity::Identity,
     pipeline::{
@@ -158,8 +158,8 @@ impl Embed for Server {
     fn tokenize_query(&self, text: &str) -> Result<Tokens, Fault> {
         self.inner.tokenize_query(text)
     }
-    fn plan(&self, lengths: &[usize]) -> Vec<Vec<usize>> {
-        self.inner.plan(lengths)
+    fn capacity(&self) -> Capacity {
+        self.inner.capacity()
     }
     fn embed(&self, batch: &[&Tokens]) -> Result<Vec<Result<Embedding, Fault>>, EmbedError> {
         (self.passed)(self.passes.fetch_add(1, Relaxed)).map_or_else(|| self.inner.embed(batch), Err)

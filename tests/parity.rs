@@ -16,6 +16,7 @@ use forebay::{
         Embed, Settings, Tokens,
         expect::{Expect, Family, Pooling},
         local::LocalModel,
+        self_test::self_test,
     },
     testkit::tiny,
 };
@@ -37,6 +38,7 @@ fn settings() -> Settings {
         outputs: vec!["dense".into()],
         truncation: "truncate".into(),
         pass_tokens: 2_048,
+        memory_mb: 0,
         threads: 2,
     }
 }
@@ -96,6 +98,11 @@ fn a08_a11_minilm_agrees_with_the_reference() {
     let model = LocalModel::open(&folder, &expect, &settings()).unwrap();
     assert_eq!(records.len(), 60);
     agrees_with_golden(&model, &records);
+    let start = std::time::Instant::now();
+    let found =
+        self_test(&model, &Settings { name: "all-MiniLM-L6-v2".into(), ..settings() }).unwrap().unwrap();
+    println!("self-test: {found:?} in {:?}", start.elapsed());
+    assert!(found.golden == 6 && found.cosine >= COSINE_MIN, "{found:?}");
 }
 
 /// The same texts by candle-transformers' own model, one at a time, then pooled.

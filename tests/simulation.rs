@@ -247,6 +247,10 @@ fn rig_of(seed: u64, dice: &mut fastrand::Rng, dir: &std::path::Path) -> Rig {
     rig.settings.pipeline.batch_chunks = BATCH;
     rig.settings.retry.max_attempts = ATTEMPTS;
     rig.settings.window_chunks = WINDOW;
+    if seed.is_multiple_of(3) {
+        // A small device: any text fits alone, and a batch seldom does.
+        rig.faults.fits_tokens.store(dice.usize(16..100), Relaxed);
+    }
     rig.sink = match dice.u32(..3) {
         0 => None,
         1 => Some(Arc::new(Memory::new(false))),

@@ -1,5 +1,6 @@
 //! `check`: try everything a run needs, and tick it off. Works beside a run.
 
+use clap::Args;
 use serde_json::{Value, json};
 
 use super::{Exit, Shared, setup, tick, tick::Tick};
@@ -9,10 +10,18 @@ use crate::{
     queue::policy::recovery_worst,
 };
 
-pub(super) fn check(shared: &Shared) -> Result<Exit, String> {
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Also hash every file of the model, hold its kernels against the plain path, look at every file of the data folder,
+    /// and compare ledger and sink; takes its time
+    #[arg(long)]
+    deep: bool,
+}
+
+pub(super) fn check(shared: &Shared, arguments: &Arguments) -> Result<Exit, String> {
     let with_keys = |why| format!("{why}\n\nEvery setting and its default:\n\n{}", crate::config::DEFAULTS);
     let loaded = setup::config(shared, &[]).map_err(with_keys)?;
-    let ticks = tick::all(&loaded);
+    let ticks = tick::all(&loaded, arguments.deep);
     let ok = ticks.iter().all(Tick::passes);
     let times = times(&loaded);
     if shared.json {

@@ -123,7 +123,9 @@ async fn here(
 ) -> Result<Value, String> {
     let place = run::Place::default();
     run::background(run::signals(Arc::clone(&place)))?;
-    let line = &setup::line(config, model, folder, false, None, None)?;
+    // Nothing is embedded here, so nothing was tested.
+    let untested = setup::Tested { model, cosine: None };
+    let line = &setup::line(config, &untested, folder, false, None, None)?;
     run::hear_for(&place, line);
     let registered = stdin::register_paths(line, config, paths, spooled, false).await?;
     let enqueued = enqueue::enqueue(line, registered).await.map_err(|error| error.to_string())?;

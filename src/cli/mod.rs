@@ -13,6 +13,7 @@ macro_rules! eprintln {
 
 mod check;
 mod completions;
+mod deep;
 mod demo;
 mod dlq;
 mod embed;
@@ -151,8 +152,8 @@ commented out, so that later defaults hold."
     )]
     Completions(completions::Arguments),
     /// Try everything a run needs and tick it off
-    #[command(after_help = "Example:\n  forebay check --model bge-m3")]
-    Check,
+    #[command(after_help = "Examples:\n  forebay check --model bge-m3\n  forebay check --deep")]
+    Check(check::Arguments),
 }
 
 /// Why the first result that was not written was not.
@@ -215,7 +216,7 @@ pub fn main() -> ExitCode {
         Verb::Embed(arguments) => embed::embed(&shared, &arguments),
         Verb::Init => init::init(&shared),
         Verb::Completions(arguments) => Ok(completions::completions(&arguments)),
-        Verb::Check => check::check(&shared),
+        Verb::Check(arguments) => check::check(&shared, &arguments),
     };
     result
         .and_then(delivered)

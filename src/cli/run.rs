@@ -75,7 +75,7 @@ async fn embed_on_runtime(
 ) -> Result<Report, String> {
     let place = Place::default();
     background(signals(Arc::clone(&place)))?;
-    let model = setup::model(config)?;
+    let tested = setup::tested_model(config)?;
     let folder = setup::folder_to_run(config)?;
     if reembed {
         // Another identity makes everything pending again, not only what is named now.
@@ -84,7 +84,7 @@ async fn embed_on_runtime(
     }
     let (threads, origin) = threads_of(config.model.threads);
     eprintln!("{threads} threads for the forward pass ({origin})");
-    let line = setup::line(config, Arc::clone(&model), folder, reembed, limit, None)?;
+    let line = setup::line(config, &tested, folder, reembed, limit, None)?;
     let mut report = one_line(config, &line, paths, &place).await?;
     let mut full = line.found_full().is_some().then_some(line);
     // Standard input was taken up by the first line.
@@ -105,7 +105,7 @@ async fn embed_on_runtime(
             ));
             break;
         };
-        let line = setup::line(config, Arc::clone(&model), folder, false, limit, Some(paused.before))?;
+        let line = setup::line(config, &tested, folder, false, limit, Some(paused.before))?;
         report = one_line(config, &line, &named, &place).await?;
         full = line.found_full().is_some().then_some(line);
     }

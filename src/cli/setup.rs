@@ -5,7 +5,10 @@ use std::{path::Path, sync::Arc};
 use super::{Shared, session::Session};
 use crate::{
     config::{Config, Flag, Loaded, Request, Setting, may_hold_secret},
-    embed::{self, Embed},
+    embed::{
+        self, Embed,
+        self_test::{SelfTest, self_test},
+    },
     folder::{Folder, FolderError},
     ops::{
         command::Command,
@@ -78,6 +81,23 @@ pub(super) fn model(config: &Config) -> Result<Arc<dyn Embed>, String> {
     Ok(model)
 }
 
+/// A model, and what its self-test found.
+pub(super) struct Tested {
+    pub(super) model: Arc<dyn Embed>,
+    /// Lowest cosine; `None`: there was nothing to test.
+    pub(super) cosine: Option<f64>,
+}
+
+/// Loads the model, and refuses one that does not compute what it should.
+pub(super) fn tested_model(config: &Config) -> Result<Tested, String> {
+    let model = model(config)?;
+    let found = self_test(model.as_ref(), &config.model).map_err(|refused| refused.to_string())?;
+    if let Some(SelfTest { cosine, texts, golden }) = found {
+        eprintln!("self-test: {texts} golden texts, {golden} with a reference, lowest cosine {cosine:.7}");
+    }
+    Ok(Tested { model, cosine: found.map(|found| found.cosine) })
+}
+
 /// Opens or makes the data folder and says what was mended.
 pub(super) fn folder(config: &Config) -> Result<Folder, String> {
     try_folder(config).map_err(|error| error.to_string())
@@ -135,13 +155,13 @@ pub(super) fn sink(config: &Config) -> Result<Arc<dyn Sink>, String> {
 /// A line over these parts, once it is certain that they belong together.
 pub(super) fn line(
     config: &Config,
-    model: Arc<dyn Embed>,
+    tested: &Tested,
     folder: Folder,
     reembed: bool,
     limit: Option<u64>,
     before: Option<Before>,
 ) -> Result<Arc<Line>, String> {
-    let sink = sink(config)?;
+    let (sink, model) = (sink(config)?, Arc::clone(&tested.model));
     sink.preflight(model.identity(), model.dim(), &folder.store, reembed)
         .map_err(|error| error.to_string())?;
     eprintln!(
@@ -156,10 +176,14 @@ pub(super) fn line(
     let reading = Reading { source: &config.source, line_bytes: config.limits.line_bytes };
     forget::finish(&folder, sink.as_ref(), reading)?;
     same_sink(&folder, sink.as_ref())?;
-    let settings = RunSettings { limit, ..run_settings(config) };
-    Line::going_on(folder, model, sink, settings, before).map_err(|error| {
+    let capacity = model.capacity();
+    let settings = RunSettings { limit, self_test: tested.cosine, ..run_settings(config) };
+    let line = Line::going_on(folder, model, sink, settings, before).map_err(|error| {
         format!("no thread could be started: {error}; raise the limits of this user (`ulimit -a`)")
-    })
+    })?;
+    let source = line.learning.learned().map_or(capacity.source, |_| "what fitted last, budgets.json");
+    eprintln!("{} tokens in a pass at most on {} ({source})", line.learning.tokens(), capacity.device);
+    Ok(line)
 }
 
 /// The settings of a run.
@@ -172,6 +196,7 @@ fn run_settings(config: &Config) -> RunSettings {
         window_chunks: config.queue.window_chunks,
         limits: config.limits.clone(),
         limit: None,
+        self_test: None,
         dlq_payload: config.dlq.payload,
         alert: alert::Settings {
             depth: config.dlq.alert_depth,

@@ -73,6 +73,13 @@ fn print_state(state: &str, value: &Value) {
 fn print(status: &Value) {
     let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
     let text = |pointer: &str| status.pointer(pointer).and_then(Value::as_str).unwrap_or("-").to_owned();
+    let of_long = |run: &Value| match (run["truncated"].as_u64(), run["too_long"].as_u64()) {
+        (None | Some(0), None | Some(0)) => String::new(),
+        (cut, buried) => {
+            let (cut, buried) = (cut.unwrap_or(0), buried.unwrap_or(0));
+            format!("; of texts over the limit {cut} truncated, {buried} buried")
+        }
+    };
     println!("store     {}", text("/store"));
     println!("written   {}", number("/written"));
     println!(
@@ -93,11 +100,12 @@ fn print(status: &Value) {
     }
     if status["run"].is_object() {
         println!(
-            "running   pid {}: {} of {} chunks, {:.0} tok/s; breaker of the sink {}, of the device {} (closed: work flows)",
+            "running   pid {}: {} of {} chunks, {:.0} tok/s{}; breaker of the sink {}, of the device {} (closed: work flows)",
             number("/run/pid"),
             number("/run/chunks"),
             number("/run/produced"),
             status.pointer("/run/tokens_per_s").and_then(Value::as_f64).unwrap_or(0.0),
+            of_long(&status["run"]),
             text("/run/sink_gate"),
             text("/run/device_gate"),
         );
@@ -106,8 +114,12 @@ fn print(status: &Value) {
     }
     for run in status["last_runs"].as_array().into_iter().flatten() {
         println!(
-            "last run  {} {}: {} chunks, {} dead",
-            run["run"], run["outcome"], run["chunks"], run["dead"]
+            "last run  {} {}: {} chunks, {} dead{}",
+            run["run"],
+            run["outcome"],
+            run["chunks"],
+            run["dead"],
+            of_long(run)
         );
     }
 }

@@ -4,10 +4,10 @@ use std::{path::Path, sync::Arc};
 
 use serde_json::Value;
 
-use super::setup;
+use super::{deep, setup};
 use crate::{
     config::{Config, Loaded},
-    embed::{Embed, cache, threads::threads_of},
+    embed::{Capacity, Embed, cache, self_test, threads::threads_of},
     folder::{FolderError, free_mb},
     ops::{command::Command, control},
 };
@@ -21,11 +21,11 @@ pub(super) struct Tick {
 }
 
 impl Tick {
-    fn needed(what: &'static str, result: Result<String, String>) -> Self {
+    pub(super) fn needed(what: &'static str, result: Result<String, String>) -> Self {
         Self { what, result, needed: true }
     }
 
-    fn noted(what: &'static str, result: Result<String, String>) -> Self {
+    pub(super) fn noted(what: &'static str, result: Result<String, String>) -> Self {
         Self { what, result, needed: false }
     }
 
@@ -38,7 +38,8 @@ impl Tick {
     }
 }
 
-pub(super) fn all(loaded: &Loaded) -> Vec<Tick> {
+/// Everything, `deep` with what takes its time.
+pub(super) fn all(loaded: &Loaded, deep: bool) -> Vec<Tick> {
     let config = &loaded.config;
     let file = loaded.file.as_ref().map_or_else(
         || "no settings file; `forebay init` writes one".to_owned(),
@@ -53,11 +54,15 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Tick> {
     let model = setup::model(config);
     let says = model
         .as_ref()
-        .map(|model| format!("{}, {} numbers", model.identity(), model.dim()))
+        .map(|model| {
+            let Capacity { device, tokens, source } = model.capacity();
+            let (identity, dim) = (model.identity(), model.dim());
+            format!("{identity}, {dim} numbers; {tokens} tokens in a pass at most on {device} ({source})")
+        })
         .map_err(Clone::clone);
     ticks.push(Tick::needed("model", says));
     if let Ok(model) = &model {
-        ticks.push(Tick::needed("self-test", self_test(model.as_ref())));
+        ticks.push(Tick::needed("self-test", self_test(config, model.as_ref())));
     }
     let status = status(config);
     ticks.push(Tick::needed("data folder", folder(config, &status)));
@@ -69,6 +74,14 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Tick> {
         ticks.push(Tick::noted("dead letters", dead_letters(config, status)));
         if let Ok(model) = &model {
             ticks.push(Tick::needed("sink", sink(config, model, status)));
+        }
+    }
+    if deep {
+        ticks.push(deep::model_files(config));
+        ticks.push(deep::data_files(config));
+        if let Ok(model) = model {
+            ticks.push(deep::contents(config, model.as_ref()));
+            ticks.push(deep::reference(config, model));
         }
     }
     ticks
@@ -88,31 +101,18 @@ fn models(config: &Config) -> Result<String, String> {
     Ok(format!("{}: {names}", dir.display()))
 }
 
-/// Golden texts, alone and together: sound vectors, and the same both times.
-fn self_test(model: &dyn Embed) -> Result<String, String> {
-    const TEXTS: [&str; 3] =
-        ["A forebay holds the water.", "水は力になる。", "one two three four five six seven"];
-    let mut tokens = vec![model.golden()];
-    for text in TEXTS {
-        tokens.push(model.tokenize(text).map_err(|fault| fault.to_string())?);
-    }
-    let embed = |batch: &[&crate::embed::Tokens]| -> Result<Vec<Vec<f32>>, String> {
-        let vectors = model.embed(batch).map_err(|error| error.to_string())?;
-        vectors.into_iter().map(|vector| vector.map(|v| v.dense).map_err(|fault| fault.to_string())).collect()
-    };
-    let together = embed(&tokens.iter().collect::<Vec<_>>())?;
-    let mut worst = 1.0_f32;
-    for (tokens, together) in tokens.iter().zip(&together) {
-        let alone = embed(&[tokens])?;
-        worst = worst.min(alone[0].iter().zip(together).map(|(a, b)| a * b).sum());
-    }
-    if worst < 0.99999 {
-        return Err(format!(
-            "a text alone and the same text in a batch differ (cosine {worst:.6}): the device computes wrongly; set \
-             model.device = \"cpu\", and report this"
-        ));
-    }
-    Ok(format!("{} golden texts, alone as in a batch (cosine {worst:.6})", tokens.len()))
+/// Golden texts, alone, together, and against the reference where there is one.
+fn self_test(config: &Config, model: &dyn Embed) -> Result<String, String> {
+    let found = self_test::self_test(model, &config.model).map_err(|refused| refused.to_string())?;
+    Ok(found.map_or_else(
+        || "\"instant\" has nothing to test".into(),
+        |found| {
+            format!(
+                "{} golden texts, {} with a reference, lowest cosine {:.7}",
+                found.texts, found.golden, found.cosine
+            )
+        },
+    ))
 }
 
 /// What the folder holds: from the run that has it, or from itself. It is made when it is not there.

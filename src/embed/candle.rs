@@ -5,7 +5,7 @@
 //! integers made here from lengths.
 #![expect(clippy::cast_possible_truncation, reason = "f32 is the model's precision; positions fit 32 bits")]
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
 
 use super::{
     EmbedError,
@@ -76,6 +76,18 @@ impl CandleEncoder {
 impl Encoder for CandleEncoder {
     fn dim(&self) -> usize {
         self.model.dim
+    }
+
+    fn device(&self) -> String {
+        match self.model.device.location() {
+            DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
+            DeviceLocation::Cpu | DeviceLocation::Metal { .. } => "cpu".into(),
+        }
+    }
+
+    /// Every step has its result beside its input, and attention orders queries, keys and values anew.
+    fn rows_a_token(&self) -> (usize, usize) {
+        (12, 2)
     }
 
     fn encode(&self, batch: &[&[u32]]) -> std::result::Result<Vec<Vec<f32>>, EmbedError> {

@@ -16,6 +16,18 @@ pub trait Encoder: Send + Sync {
     /// Numbers in a vector.
     fn dim(&self) -> usize;
 
+    /// The device: `cpu`, `cuda:0`.
+    fn device(&self) -> String {
+        "cpu".into()
+    }
+
+    /// Rows of numbers that a pass holds for each token at most: of the model's width, and of its inner part's. The
+    /// kernels hold what goes from layer to layer, queries with keys and values, what attention mixed, and what the
+    /// heads make of it; the inner part in pieces, counted here in full.
+    fn rows_a_token(&self) -> (usize, usize) {
+        (6, 1)
+    }
+
     /// One vector a text, in order. Each text has at least one id, no id is past the vocabulary, and no text
     /// is longer than the model takes: the caller has checked.
     ///

@@ -1,7 +1,7 @@
 //! `model.name = "instant"`: vectors from a hash, for trying the line without a model. Texts that share words
 //! come out near each other, and nothing more is promised.
 
-use super::{Embed, EmbedError, Settings, Tokens, expect::OpenError, plan};
+use super::{Capacity, Embed, EmbedError, Settings, Tokens, expect::OpenError};
 use crate::{
     chunk::{Digest, Embedding},
     error::{Class, Fault},
@@ -72,19 +72,19 @@ impl Embed for Instant {
     fn tokenize(&self, text: &str) -> Result<Tokens, Fault> {
         let mut words = text.split_whitespace().map(word_id);
         let ids: Vec<u32> = words.by_ref().take(self.max_length).collect();
-        let truncated = words.next().is_some();
-        if truncated && self.bury_long {
-            return Err(super::local::too_long(self.max_length));
+        let more = words.count();
+        if more > 0 && self.bury_long {
+            return Err(super::local::too_long(ids.len() + more, true, self.max_length));
         }
-        Ok(Tokens { ids, truncated })
+        Ok(Tokens { ids, truncated: more > 0 })
     }
 
     fn tokenize_query(&self, text: &str) -> Result<Tokens, Fault> {
         self.tokenize(text)
     }
 
-    fn plan(&self, lengths: &[usize]) -> Vec<Vec<usize>> {
-        plan::plan(lengths, self.pass_tokens)
+    fn capacity(&self) -> Capacity {
+        Capacity { device: "cpu".into(), tokens: self.pass_tokens, source: "model.pass_tokens" }
     }
 
     fn embed(&self, batch: &[&Tokens]) -> Result<Vec<Result<Embedding, Fault>>, EmbedError> {
@@ -168,7 +168,9 @@ mod tests {
         let cut = short.tokenize("a b c d").unwrap();
         assert!(cut.truncated && cut.ids == short.tokenize("a b c").unwrap().ids);
         let strict = Settings { max_length: 3, truncation: "bury".into(), ..settings() };
-        assert_eq!(Instant::new(&strict).unwrap().tokenize("a b c d").unwrap_err().class, Class::TooLong);
+        let fault = Instant::new(&strict).unwrap().tokenize("a b c d").unwrap_err();
+        assert_eq!(fault.class, Class::TooLong);
+        assert!(fault.message.starts_with("it has 4 tokens, and 3 are taken"), "{fault}");
     }
 
     proptest! {

@@ -6,11 +6,12 @@ use std::{
 };
 
 use super::{
-    Embed, EmbedError, Settings, Tokens,
+    Capacity, Embed, EmbedError, Settings, Tokens,
     encoder::{self, Encoder},
     expect::{Expect, OpenError},
     layout::ModelFiles,
-    plan,
+    machine::Machine,
+    memory::Memory,
     tokens::TextTokenizer,
 };
 use crate::{
@@ -32,7 +33,8 @@ const NORM_TOLERANCE: f32 = 1e-3;
 pub struct LocalModel {
     identity: Identity,
     max_length: usize,
-    pass_tokens: usize,
+    capacity: Capacity,
+    memory: Memory,
     bury_long: bool,
     document_prefix: String,
     query_prefix: String,
@@ -59,10 +61,15 @@ impl LocalModel {
         let tokenizer =
             TextTokenizer::open(&expect.name, &files.tokenizer, files.config.vocab_size, max_length)?;
         let encoder = encoder::choose(&files, expect, settings)?;
+        let (device, (rows, inner)) = (encoder.device(), encoder.rows_a_token());
+        let numbers = rows * files.config.hidden_size + inner * files.config.intermediate_size;
+        let memory = Memory::new((device == "cpu").then(Machine::here), numbers * size_of::<f32>());
+        let (tokens, source) = memory.tokens(settings.pass_tokens, settings.memory_mb);
         let model = Self {
             identity: identity_of(expect, settings, max_length, encoder.dim()),
             max_length,
-            pass_tokens: settings.pass_tokens,
+            capacity: Capacity { device, tokens, source },
+            memory,
             bury_long: settings.truncation == "bury",
             document_prefix: expect.document_prefix.clone(),
             query_prefix: expect.query_prefix.clone(),
@@ -78,10 +85,11 @@ impl LocalModel {
     }
 
     fn ids(&self, prefix: &str, text: &str) -> Result<Tokens, Fault> {
-        let tokens =
-            self.tokenizer.tokenize(prefix, text).map_err(|what| Fault::new(Class::TokenizerFailed, what))?;
+        let failed = |what| Fault::new(Class::TokenizerFailed, what);
+        let tokens = self.tokenizer.tokenize(prefix, text).map_err(failed)?;
         if tokens.truncated && self.bury_long {
-            return Err(too_long(self.max_length));
+            let (length, all) = self.tokenizer.length(prefix, text).map_err(failed)?;
+            return Err(too_long(length, all, self.max_length));
         }
         Ok(tokens)
     }
@@ -107,6 +115,9 @@ impl LocalModel {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
+        let tokens = batch.iter().map(|ids| ids.len()).sum();
+        let full = |message| EmbedError::OutOfMemory { texts: batch.len(), message };
+        self.memory.has_room_for(tokens).map_err(full)?;
         let vectors = catch_unwind(AssertUnwindSafe(|| self.encoder.encode(batch)))
             .map_err(|panic| EmbedError::Panicked(panic_message(panic.as_ref())))??;
         if vectors.len() != batch.len() {
@@ -157,8 +168,8 @@ impl Embed for LocalModel {
         self.ids(&self.query_prefix, text)
     }
 
-    fn plan(&self, lengths: &[usize]) -> Vec<Vec<usize>> {
-        plan::plan(lengths, self.pass_tokens)
+    fn capacity(&self) -> Capacity {
+        self.capacity.clone()
     }
 
     fn embed(&self, batch: &[&Tokens]) -> Result<Vec<Result<Embedding, Fault>>, EmbedError> {
@@ -253,10 +264,14 @@ fn max_length_of(expect: &Expect, settings: &Settings) -> Result<usize, OpenErro
     }
 }
 
-/// The fault of a text that does not fit while `model.truncation = "bury"`.
-pub(super) fn too_long(max_length: usize) -> Fault {
-    let what =
-        format!("more than {max_length} tokens; set model.truncation = \"truncate\" or split the text");
+/// The fault of a text of `length` tokens (`all` of it, or so much of it as was counted) that does not fit while
+/// `model.truncation = "bury"`.
+pub(super) fn too_long(length: usize, all: bool, max_length: usize) -> Fault {
+    let least = if all { "" } else { "at least " };
+    let what = format!(
+        "it has {least}{length} tokens, and {max_length} are taken (model.max_length); set model.truncation = \
+         \"truncate\" or split the text"
+    );
     Fault::new(Class::TooLong, what)
 }
 

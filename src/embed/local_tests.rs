@@ -12,6 +12,7 @@ pub fn settings() -> Settings {
         outputs: vec!["dense".into()],
         truncation: "truncate".into(),
         pass_tokens: 4_096,
+        memory_mb: 0,
         threads: 2,
     }
 }
@@ -22,7 +23,10 @@ mod with_tiny {
 
     use super::*;
     use crate::{
-        embed::expect::{Family, Pooling},
+        embed::{
+            expect::{Family, Pooling},
+            memory::tests::with_free,
+        },
         testkit::tiny,
     };
 
@@ -168,8 +172,43 @@ mod with_tiny {
         assert_eq!(tokens.ids.len(), 8);
         assert_eq!(tokens.ids, cut.tokenize("the water the water the water").unwrap().ids);
         assert!(!cut.tokenize("the water the water the water").unwrap().truncated);
-        assert_eq!(bury.tokenize("the water the water the water the").unwrap_err().class, Class::TooLong);
+        let fault = bury.tokenize("the water the water the water the").unwrap_err();
+        assert_eq!(fault.class, Class::TooLong);
+        assert!(fault.message.starts_with("it has 9 tokens, and 8 are taken"), "{fault}");
+        let endless = bury.tokenize(&"the ".repeat(300_000)).unwrap_err().message;
+        assert!(endless.starts_with("it has at least 262146 tokens"), "a MiB of it is counted: {endless}");
         assert!(bury.identity().label.ends_with("/f32/8"));
+    }
+
+    #[test]
+    fn a_pass_that_would_not_fit_into_memory_is_told_before_it_is_tried() {
+        let (folder, expect) = tiny(Family::Bert);
+        let mut model = LocalModel::open(folder.path(), &expect, &settings()).unwrap();
+        model.memory = with_free(folder.path(), 300, 1_024);
+        let text = |n: usize| Tokens { ids: vec![5; n], truncated: false };
+        let (half, whole) = (text(160), text(290));
+        let error = model.embed(&[&half, &half]).unwrap_err();
+        assert_eq!(error.class(), Class::OutOfMemory);
+        assert!(error.to_string().contains("of 2 texts ran out of memory: it needs about 1 MiB"), "{error}");
+        assert!(model.embed(&[&half]).unwrap()[0].is_ok() && model.embed(&[&whole]).unwrap()[0].is_ok());
+        model.memory = with_free(folder.path(), 0, 1_024);
+        assert_eq!(model.embed(&[&whole]).unwrap_err().class(), Class::OutOfMemory);
+        assert!(
+            model.embed(&[&model.golden()]).unwrap()[0].is_ok(),
+            "the golden text tells a device from a text"
+        );
+    }
+
+    #[test]
+    fn a_pass_holds_what_memory_allows() {
+        let (folder, expect) = tiny(Family::Bert);
+        let tokens = |settings: Settings| {
+            LocalModel::open(folder.path(), &expect, &settings).unwrap().capacity().tokens
+        };
+        assert_eq!(tokens(settings()), 4_096);
+        // The tiny model is 32 wide: 6 rows of it, and its inner part of 64, are 1 KiB a token.
+        assert_eq!(tokens(Settings { memory_mb: 1, ..settings() }), 1_024);
+        assert!(tokens(Settings { memory_mb: 1, kernel: "candle".into(), ..settings() }) < 1_024);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The line sees [`Embed`] and nothing else. Behind it: `tokens` (text to ids), `plan` (which texts share a
 //! forward pass), `encoder` (the seam: ids to pooled vectors; one implementation a device and processor).
 
+pub mod budget;
 pub mod bundle;
 pub mod cache;
 pub mod candle;
@@ -15,6 +16,7 @@ pub mod expect;
 pub mod fail;
 mod folder;
 mod fused;
+mod golden;
 pub mod hash;
 pub mod heap;
 pub mod hub;
@@ -22,11 +24,14 @@ mod hub_cache;
 mod lanes;
 pub mod layout;
 pub mod local;
+pub mod machine;
 pub mod manifest;
 mod math;
+mod memory;
 mod open;
 pub mod plan;
 pub mod pull;
+pub mod self_test;
 mod stage;
 pub mod threads;
 pub mod tokens;
@@ -80,9 +85,19 @@ pub trait Embed: Send + Sync {
     /// As [`Embed::tokenize`].
     fn tokenize_query(&self, text: &str) -> Result<Tokens, Fault>;
 
+    /// What a forward pass may hold here.
+    fn capacity(&self) -> Capacity;
+
     /// Groups texts of these lengths (in tokens) into forward passes: indices, longest first, each group
-    /// within the token budget or a single text.
-    fn plan(&self, lengths: &[usize]) -> Vec<Vec<usize>>;
+    /// within the capacity or a single text.
+    fn plan(&self, lengths: &[usize]) -> Vec<Vec<usize>> {
+        self.plan_within(lengths, self.capacity().tokens)
+    }
+
+    /// The same within fewer tokens than the capacity.
+    fn plan_within(&self, lengths: &[usize], tokens: usize) -> Vec<Vec<usize>> {
+        plan::plan(lengths, tokens)
+    }
 
     /// One forward pass: one result per text, in order. A vector that is not finite or not of norm 1 is a
     /// fault of its text alone (after it was tried alone once more).
@@ -93,6 +108,17 @@ pub trait Embed: Send + Sync {
 
     /// A text that is known to work, to tell a bad text from a broken device.
     fn golden(&self) -> Tokens;
+}
+
+/// What a forward pass may hold, and on what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// The device: `cpu`, `cuda:0`.
+    pub device: String,
+    /// Tokens of all texts of a pass, in sum; a longer text runs alone.
+    pub tokens: usize,
+    /// Where that number is from: a setting, or the free memory.
+    pub source: &'static str,
 }
 
 /// A forward pass failed as a whole.
@@ -151,6 +177,8 @@ pub struct Settings {
     pub truncation: String,
     /// Tokens in one forward pass at most; a longer text runs alone.
     pub pass_tokens: usize,
+    /// Memory of a forward pass at most, in MiB; 0: half of what is free when the model is loaded.
+    pub memory_mb: u64,
     /// Threads of the forward pass; 0: as many as the process may use.
     pub threads: usize,
 }

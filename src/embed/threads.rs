@@ -1,23 +1,38 @@
 //! How many threads the forward pass uses: one number, and where it comes from.
 
+use super::machine::Machine;
+
 /// Threads for `setting` (`model.threads`; 0: as many as the process may use) and where the number is from.
 pub fn threads_of(setting: usize) -> (usize, &'static str) {
     if setting > 0 {
         return (setting, "model.threads");
     }
-    // Counts the affinity mask and the cgroup quota (v1 and v2) of this process.
+    // Counts the affinity mask, and the quota of a control group where std finds it: at its usual place, under the
+    // path that /proc names. In a container that is not always where it is, so we look too.
     let usable = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    (usable, source_of(usable, allowed(&status), list_len(online.trim())))
+    tightest(usable, Machine::here().quota(), allowed(&status), list_len(online.trim()))
 }
 
-fn source_of(usable: usize, allowed: Option<usize>, online: Option<usize>) -> &'static str {
-    match (allowed, online) {
-        (Some(allowed), _) if usable < allowed => "cgroup quota",
-        (Some(allowed), Some(online)) if allowed < online => "CPU affinity",
+/// The least of what std found usable and of the quota, and which limit that is.
+fn tightest(
+    usable: usize,
+    quota: Option<(usize, &str)>,
+    allowed: Option<usize>,
+    online: Option<usize>,
+) -> (usize, &'static str) {
+    let threads = quota.map_or(usable, |(cpus, _)| cpus.min(usable));
+    let source = match (allowed, online, quota) {
+        (Some(allowed), ..) if threads < allowed => match quota {
+            Some((_, "cpu.max")) => "cgroup quota, cpu.max",
+            Some(_) => "cgroup quota, cpu.cfs_quota_us",
+            None => "cgroup quota",
+        },
+        (Some(allowed), Some(online), _) if allowed < online => "CPU affinity",
         _ => "processors of the machine",
-    }
+    };
+    (threads, source)
 }
 
 /// Processors in the affinity mask, from `/proc/self/status`.
@@ -51,10 +66,13 @@ mod tests {
 
     #[test]
     fn the_tightest_limit_is_named() {
-        assert_eq!(source_of(2, Some(8), Some(8)), "cgroup quota");
-        assert_eq!(source_of(2, Some(2), Some(8)), "CPU affinity");
-        assert_eq!(source_of(8, Some(8), Some(8)), "processors of the machine");
-        assert_eq!(source_of(2, None, None), "processors of the machine");
+        assert_eq!(tightest(2, None, Some(8), Some(8)), (2, "cgroup quota"));
+        assert_eq!(tightest(8, Some((3, "cpu.max")), Some(8), Some(8)), (3, "cgroup quota, cpu.max"));
+        let first = Some((1, "cpu.cfs_quota_us"));
+        assert_eq!(tightest(4, first, Some(4), Some(8)), (1, "cgroup quota, cpu.cfs_quota_us"));
+        assert_eq!(tightest(2, Some((6, "cpu.max")), Some(2), Some(8)), (2, "CPU affinity"));
+        assert_eq!(tightest(8, None, Some(8), Some(8)), (8, "processors of the machine"));
+        assert_eq!(tightest(2, None, None, None), (2, "processors of the machine"));
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub struct TextTokenizer {
     tokenizer: Tokenizer,
     /// Tokens at most, less the specials of the template.
     keep: usize,
+    specials: usize,
 }
 
 impl TextTokenizer {
@@ -60,7 +61,7 @@ impl TextTokenizer {
                 ),
             });
         }
-        Ok(Self { tokenizer, keep: max_length - specials })
+        Ok(Self { tokenizer, keep: max_length - specials, specials })
     }
 
     /// Tokens of `text` without the specials.
@@ -83,6 +84,17 @@ impl TextTokenizer {
         let encoding =
             self.tokenizer.post_process(encoding, None, true).map_err(|error| error.to_string())?;
         Ok(Tokens { ids: encoding.get_ids().to_vec(), truncated })
+    }
+
+    /// Tokens of `prefix` and `text` together, with the specials, and whether that is all: what lies behind the first MiB
+    /// is not counted.
+    ///
+    /// # Errors
+    /// What the tokenizer said.
+    pub fn length(&self, prefix: &str, text: &str) -> Result<(usize, bool), String> {
+        let head = &text[..text.floor_char_boundary(HEAD_BYTES_MAX)];
+        let tokens = self.count(&[prefix, head].concat())?;
+        Ok((tokens + self.specials, head.len() == text.len()))
     }
 
     /// The tokens of `text`, or so many of its head that the first `keep` are those of the whole text (and

@@ -3,6 +3,7 @@
 //! Order: lock, witness, ledger, journal, queue. The queue catches up from the journal; a queue that is gone
 //! or damaged is moved aside and made anew from the journal (dead letters) and the sources (pending work).
 
+pub mod budgets;
 mod files;
 mod lock;
 mod private;

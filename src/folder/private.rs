@@ -11,7 +11,7 @@ use super::FolderError;
 const PRIVATE: u32 = 0o700;
 const OTHERS: u32 = 0o077;
 /// What a folder of ours may hold; with anything else in it, it is somebody's, and its mode is theirs to choose.
-const OURS: [&str; 9] = [
+const OURS: [&str; 10] = [
     "queue",
     "ledger.db",
     "dead-letters.jsonl",
@@ -21,6 +21,7 @@ const OURS: [&str; 9] = [
     "control.sock",
     "lock",
     "witness",
+    "budgets.json",
 ];
 
 /// Makes the folder with mode 0700; one that is there already and is open to others is closed to them.

@@ -57,6 +57,12 @@ pub struct RunStatus {
     pub dead: u64,
     /// Tokens of the chunks newly written.
     pub tokens: u64,
+    /// Chunks newly written whose text was cut.
+    pub truncated: u64,
+    /// Chunks buried because their text was over the limit.
+    pub too_long: u64,
+    /// Tokens that the next forward pass may hold.
+    pub pass_tokens: usize,
     /// Mean since the run began.
     pub tokens_per_s: f64,
     /// Breaker of the sink.
@@ -131,6 +137,9 @@ fn run_status(line: &Line) -> RunStatus {
         skipped: tally.skipped.get(),
         dead: tally.dead.get(),
         tokens: tally.tokens.get(),
+        truncated: tally.truncated.get(),
+        too_long: tally.too_long.get(),
+        pass_tokens: line.learning.tokens(),
         tokens_per_s: tally.tokens.get() as f64 / wall_s.max(1e-9),
         sink_gate: *line.sink_state.gate.borrow(),
         device_gate: *line.device_state.gate.borrow(),

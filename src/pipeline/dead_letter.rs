@@ -10,7 +10,10 @@ use super::{
     alarm::{self, Alarm, LOOK_EVERY},
     line::{Line, Stop},
 };
-use crate::queue::{Lease, dead::Burial};
+use crate::{
+    error::Class,
+    queue::{Lease, dead::Burial},
+};
 
 /// A chunk (with its lease) or a record to be buried.
 #[derive(Debug)]
@@ -91,6 +94,7 @@ pub(super) async fn bury(line: &Arc<Line>, letters: Vec<Dead>) {
             Some(letter) => {
                 line.tally.dead.add(1);
                 line.tally.buried.add(1);
+                line.tally.too_long.add(u64::from(letter.class == Class::TooLong));
                 // The message is ours and quotes no document.
                 tracing::info!(id = %letter.id, class = %letter.class, subject_line = letter.origin.line,
                     why = letter.message, "buried");

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     chunk::{Chunk, Embedding},
-    embed::{Embed, EmbedError, Tokens},
+    embed::{EmbedError, Tokens},
     error::{Class, Fault, Stage},
     queue::Lease,
 };
@@ -65,10 +65,10 @@ impl Actor for Embedder {
 }
 
 /// Which texts share a pass. One that failed by itself before has its own: its neighbours were halved for it once.
-fn plan(model: &dyn Embed, tokens: &[Tokens], failed_before: impl Iterator<Item = bool>) -> Vec<Vec<usize>> {
+fn plan(line: &Line, tokens: &[Tokens], failed_before: impl Iterator<Item = bool>) -> Vec<Vec<usize>> {
     let (alone, together): (Vec<_>, Vec<_>) = failed_before.enumerate().partition(|(_, failed)| *failed);
     let lengths: Vec<usize> = together.iter().map(|(at, _)| tokens[*at].ids.len()).collect();
-    let planned = if together.is_empty() { Vec::new() } else { model.plan(&lengths) };
+    let planned = line.model.plan_within(&lengths, line.learning.tokens());
     let shared = planned.into_iter().map(|group| group.into_iter().map(|at| together[at].0).collect());
     shared.chain(alone.iter().map(|(at, _)| vec![*at])).collect()
 }
@@ -86,7 +86,7 @@ impl State {
         }
         let tokens = Arc::new(tokens);
         let failed_before = |(lease, _): &(Lease, Chunk)| lease.record().attempts > 0;
-        let groups = plan(self.line.model.as_ref(), &tokens, receipts.iter().map(failed_before));
+        let groups = plan(&self.line, &tokens, receipts.iter().map(failed_before));
         let Some(results) = self.passes(&tokens, groups).await else {
             // The forward pass hangs: the started marks stay, so that the next process finds the culprit.
             receipts.into_iter().for_each(|(lease, _)| lease.abandon());
@@ -155,7 +155,9 @@ impl State {
             let began = Instant::now();
             let texts: Vec<&Tokens> = group.iter().map(|at| &tokens[*at]).collect();
             let result = line.model.embed(&texts);
-            line.tally.passed(texts.len(), texts.iter().map(|tokens| tokens.ids.len()).sum(), began);
+            let n_tokens = texts.iter().map(|tokens| tokens.ids.len()).sum();
+            line.tally.passed(texts.len(), n_tokens, began);
+            line.learn(texts.len(), n_tokens, &result);
             let vectors = result?;
             if vectors.len() != texts.len() {
                 let why = format!("{} vectors for {} texts", vectors.len(), texts.len());

@@ -29,6 +29,7 @@ pub struct Before {
     pub(super) chunks: u64,
     pub(super) tokens: u64,
     pub(super) truncated: u64,
+    pub(super) too_long: u64,
     pub(super) embedded: u64,
     pub(super) passes: u64,
 }
@@ -63,6 +64,7 @@ impl Line {
             chunks: before.chunks + tally.chunks.get(),
             tokens: before.tokens + tally.tokens.get(),
             truncated: before.truncated + tally.truncated.get(),
+            too_long: before.too_long + tally.too_long.get(),
             embedded: before.embedded + tally.embedded.get(),
             passes: before.passes + tally.passes.get(),
         }
@@ -98,7 +100,7 @@ impl Line {
 impl Before {
     fn of(run: &str, began: Instant) -> Self {
         let run = run.to_owned();
-        Self { run, began, chunks: 0, tokens: 0, truncated: 0, embedded: 0, passes: 0 }
+        Self { run, began, chunks: 0, tokens: 0, truncated: 0, too_long: 0, embedded: 0, passes: 0 }
     }
 }
 

@@ -9,7 +9,8 @@ use std::{
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::{
-    alarm::Alarm, dead_letter::Dead, dependency::Dependency, inbox::Inbox, tally::Tally, worker::Worker,
+    alarm::Alarm, capacity::Learning, dead_letter::Dead, dependency::Dependency, inbox::Inbox, tally::Tally,
+    worker::Worker,
 };
 use crate::{
     embed::Embed,
@@ -75,6 +76,8 @@ pub struct RunSettings {
     pub limits: Limits,
     /// Chunks newly written at most (`--limit`).
     pub limit: Option<u64>,
+    /// Lowest cosine of the model's self-test; `None`: none was made.
+    pub self_test: Option<f64>,
     /// What a dead letter keeps.
     pub dlq_payload: Keep,
     /// When somebody is told of dead letters, and how.
@@ -119,6 +122,8 @@ pub struct Line {
     pub sink_state: Dependency,
     /// The device, as something that can be down.
     pub device_state: Dependency,
+    /// What a pass may hold.
+    pub learning: Learning,
     /// Sources on their way to the intake.
     pub inbox: Inbox,
     /// Thread that leases and tokenises.
@@ -173,6 +178,7 @@ impl Line {
         let known = before.as_ref().map(|before| before.run.clone());
         let run = known.unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
         let alarm = Mutex::new(Some(Alarm::new(settings.alert.clone(), &run)?));
+        let learning = Learning::new(&folder.dir, model.capacity(), model.identity());
         Ok(Arc::new(Self {
             folder,
             model,
@@ -184,6 +190,7 @@ impl Line {
             permits,
             sink_state: Dependency::new("sink"),
             device_state: Dependency::new("device"),
+            learning,
             inbox: Inbox::default(),
             reader_thread: Worker::start("forebay-reader")?,
             model_thread: Worker::start("forebay-model")?,

@@ -11,6 +11,7 @@ pub mod alert;
 mod batch;
 mod bisect;
 mod breaker;
+pub mod capacity;
 pub mod circuit;
 mod commit;
 mod dead_letter;
@@ -254,12 +255,14 @@ fn report(line: &Line, ends: &[InputEnd], gone: Vec<String>) -> Report {
         pending,
         tokens: whole.tokens,
         truncated: whole.truncated,
+        too_long: whole.too_long,
         embedded: whole.embedded,
         passes: whole.passes,
         wall_s,
         tokens_per_s: if wall_s > 0.0 { whole.tokens as f64 / wall_s } else { 0.0 },
         idle_pct: tally.idle_pct(),
         cost: 0.0,
+        self_test: line.settings.self_test,
         identity: line.model.identity().label.clone(),
         outcome,
         halted: match stopped {

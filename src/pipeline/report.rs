@@ -45,6 +45,8 @@ pub struct Report {
     pub tokens: u64,
     /// Chunks newly written whose text was cut.
     pub truncated: u64,
+    /// Chunks buried because their text was over the limit (`model.truncation = "bury"`).
+    pub too_long: u64,
     /// Texts that went through the model; 0 when everything was written before.
     pub embedded: u64,
     /// Forward passes.
@@ -57,6 +59,9 @@ pub struct Report {
     pub idle_pct: f64,
     /// Currency units spent; 0 for a local model.
     pub cost: f64,
+    /// Lowest cosine of the model's self-test at the start, alone against together and against the reference where there
+    /// is one; null for `instant`.
+    pub self_test: Option<f64>,
     /// The identity's label.
     pub identity: String,
     /// How it ended.

@@ -33,6 +33,8 @@ pub struct Tally {
     pub tokens: Count,
     /// Written chunks whose text was cut.
     pub truncated: Count,
+    /// Chunks buried because their text was over the limit.
+    pub too_long: Count,
     /// Texts that went through the model; more than `chunks` when a pass was repeated.
     pub embedded: Count,
     /// Forward passes.
@@ -89,6 +91,7 @@ impl Default for Tally {
             retried: Count::new("forebay_chunks_retried_total"),
             tokens: Count::new("forebay_tokens_total"),
             truncated: Count::new("forebay_chunks_truncated_total"),
+            too_long: Count::new("forebay_chunks_too_long_total"),
             embedded: Count::new("forebay_texts_embedded_total"),
             passes: Count::new("forebay_forward_passes_total"),
             passed_tokens: AtomicU64::new(0),
@@ -125,15 +128,39 @@ impl Tally {
 
     /// Share of the time since the first forward pass in which the model had nothing to do, in percent.
     pub fn idle_pct(&self) -> f64 {
-        let first = self.first_us.load(Relaxed);
-        let span = micros(self.wall()).saturating_sub(first.saturating_sub(1));
-        if first == 0 || span == 0 {
-            return 0.0;
-        }
-        (100.0 * (1.0 - self.busy_us.load(Relaxed) as f64 / span as f64)).clamp(0.0, 100.0)
+        idle(self.first_us.load(Relaxed), self.busy_us.load(Relaxed), micros(self.wall()))
     }
+}
+
+/// Percent of the time from the first pass (`first_us`, plus one; 0: there was none) to now that was not busy.
+fn idle(first_us: u64, busy_us: u64, now_us: u64) -> f64 {
+    let span = now_us.saturating_sub(first_us.saturating_sub(1));
+    if first_us == 0 || span == 0 {
+        return 0.0;
+    }
+    (100.0 * (1.0 - busy_us as f64 / span as f64)).clamp(0.0, 100.0)
 }
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_is_what_is_not_busy_since_the_first_pass() {
+        assert_eq!(idle(0, 0, 500), 0.0, "before the first pass nobody waits for the model");
+        assert_eq!(idle(101, 300, 500), 25.0);
+        assert_eq!(idle(1, 500, 500), 0.0);
+        assert_eq!((idle(1, 900, 500), idle(501, 0, 500)), (0.0, 0.0), "clocks that differ do no harm");
+        let tally = Tally::default();
+        tally.passed(2, 20, tally.start - Duration::from_millis(10));
+        tally.passed(1, 10, Instant::now());
+        assert_eq!((tally.passes.get(), tally.embedded.get()), (2, 3));
+        assert!(
+            (0.0..=100.0).contains(&tally.idle_pct()) && tally.tokens_in(Duration::from_secs(1)) > Some(30)
+        );
+    }
 }

@@ -13,7 +13,7 @@ pub use super::poison::Poison;
 use super::weather::Weather;
 use crate::{
     chunk::{ChunkKey, Embedding},
-    embed::{Embed, EmbedError, Tokens},
+    embed::{Capacity, Embed, EmbedError, Tokens},
     error::{Class, Fault},
     identity::Identity,
     pipeline::Line,
@@ -37,6 +37,10 @@ pub struct Faults {
     pub batches_max: AtomicUsize,
     /// Most chunks seen in flight.
     pub chunks_max: AtomicUsize,
+    /// Tokens that the device holds: a pass of more does not fit.
+    pub fits_tokens: AtomicUsize,
+    /// Passes that did not fit.
+    pub overfull: AtomicU64,
     /// Milliseconds that every pass takes longer, golden ones apart.
     pub pass_ms: AtomicU64,
     /// Times that the sink panics when it has written.
@@ -74,6 +78,8 @@ impl Faults {
             accepts: AtomicU64::new(0),
             batches_max: AtomicUsize::new(0),
             chunks_max: AtomicUsize::new(0),
+            fits_tokens: AtomicUsize::new(usize::MAX),
+            overfull: AtomicU64::new(0),
             pass_ms: AtomicU64::new(0),
             late_panics: AtomicU32::new(0),
             probes_hang: AtomicU32::new(0),
@@ -195,9 +201,13 @@ impl Embed for FaultyEmbed {
         self.inner.tokenize_query(text)
     }
 
-    fn plan(&self, lengths: &[usize]) -> Vec<Vec<usize>> {
+    fn capacity(&self) -> Capacity {
+        self.inner.capacity()
+    }
+
+    fn plan_within(&self, lengths: &[usize], tokens: usize) -> Vec<Vec<usize>> {
         assert!(!self.faults.weather.stage_crashes(), "a planted crash of the stage");
-        self.inner.plan(lengths)
+        self.inner.plan_within(lengths, tokens)
     }
 
     fn embed(&self, batch: &[&Tokens]) -> Result<Vec<Result<Embedding, Fault>>, EmbedError> {
@@ -210,6 +220,11 @@ impl Embed for FaultyEmbed {
         }
         if !golden {
             self.faults.slowly();
+        }
+        let tokens: usize = batch.iter().map(|tokens| tokens.ids.len()).sum();
+        if tokens > self.faults.fits_tokens.load(Relaxed) {
+            self.faults.overfull.fetch_add(1, Relaxed);
+            return Err(EmbedError::OutOfMemory { texts: batch.len(), message: "planted".into() });
         }
         for tokens in batch {
             self.faults.one_fails(&tokens.ids, batch.len())?;

@@ -38,6 +38,8 @@ pub struct Rig {
     pub settings: RunSettings,
     /// What goes wrong.
     pub faults: Arc<Faults>,
+    /// Tokens in one forward pass at most.
+    pub pass_tokens: usize,
     /// The sink; `None`: SQLite's in the data folder, opened anew for each run.
     pub sink: Option<Arc<dyn Sink>>,
 }
@@ -87,12 +89,13 @@ pub fn settings() -> RunSettings {
             max_dead_fraction: 1.0,
         },
         limit: None,
+        self_test: None,
         dlq_payload: queue::dlq::Keep::Full,
         alert: alert::Settings { depth: 1_000, age_h: 0, command: String::new() },
     }
 }
 
-fn model() -> Arc<dyn Embed> {
+fn model(pass_tokens: usize) -> Arc<dyn Embed> {
     let settings = embed::Settings {
         name: "instant".into(),
         dir: String::new(),
@@ -102,7 +105,8 @@ fn model() -> Arc<dyn Embed> {
         max_length: 0,
         outputs: vec!["dense".into()],
         truncation: "truncate".into(),
-        pass_tokens: 100_000,
+        pass_tokens,
+        memory_mb: 0,
         threads: 1,
     };
     embed::open(&settings).expect("the instant model opens everywhere")
@@ -126,7 +130,8 @@ impl Rig {
 
     /// A rig in this weather.
     pub fn in_weather(dir: &Path, weather: Weather) -> Self {
-        Self { dir: dir.to_owned(), settings: settings(), faults: Faults::new(weather), sink: None }
+        let (dir, settings, faults) = (dir.to_owned(), settings(), Faults::new(weather));
+        Self { dir, settings, faults, pass_tokens: 100_000, sink: None }
     }
 
     /// The data folder's path.
@@ -164,7 +169,7 @@ impl Rig {
 
     /// The identity of the embedder, as stored.
     pub fn identity(&self) -> String {
-        model().identity().stored()
+        model(self.pass_tokens).identity().stored()
     }
 
     /// A line, not running yet.
@@ -175,7 +180,8 @@ impl Rig {
     /// A line that goes on with a run that found the disk full.
     fn going_on(&self, before: Option<Before>) -> Arc<Line> {
         let folder = self.folder();
-        let model = Arc::new(FaultyEmbed { inner: model(), faults: Arc::clone(&self.faults) });
+        let model =
+            Arc::new(FaultyEmbed { inner: model(self.pass_tokens), faults: Arc::clone(&self.faults) });
         let sink = self.plain_sink();
         sink.preflight(model.identity(), model.dim(), &folder.store, false).expect("the sink is fit");
         let sink = Arc::new(FaultySink { inner: sink, faults: Arc::clone(&self.faults) });
