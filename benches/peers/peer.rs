@@ -66,29 +66,14 @@ fn peaks(threads: usize) {
 
 fn open(folder: &Path, set: &[&str]) -> Outcome<LocalModel> {
     heap::keep_flat();
-    let mut settings = Settings {
-        name: "peer".into(),
-        dir: String::new(),
-        device: "cpu".into(),
-        kernel: "auto".into(),
-        compute: "f32".into(),
-        max_length: 0,
-        outputs: vec!["dense".into()],
-        truncation: "truncate".into(),
-        pass_tokens: 4_096,
-        threads: 0,
-    };
+    let defaults: toml::Table = toml::from_str(include_str!("../../config.toml"))?;
+    let mut model = defaults["model"].as_table().ok_or("config.toml has no [model]")?.clone();
     for pair in set {
         let (key, value) = pair.split_once('=').ok_or("expected key=value")?;
-        match key {
-            "device" => settings.device = value.into(),
-            "kernel" => settings.kernel = value.into(),
-            "compute" => settings.compute = value.into(),
-            "pass_tokens" => settings.pass_tokens = value.parse()?,
-            "threads" => settings.threads = value.parse()?,
-            _ => return Err(format!("no setting {key}").into()),
-        }
+        let value = value.parse::<i64>().map_or_else(|_| toml::Value::from(value), toml::Value::from);
+        model.insert(key.into(), value);
     }
+    let settings: Settings = model.try_into()?;
     Ok(LocalModel::open(folder, &expect(folder)?, &settings)?)
 }
 
