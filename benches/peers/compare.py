@@ -24,7 +24,7 @@ OURS = {
     "forebay-avx2": "kernel=avx2,compute=f32",
     "forebay-avx2-i16": "kernel=avx2,compute=i16",
 }
-PEERS = ["st", "ort", "ort-int8"]
+PEERS = ["st", "st-f16", "ort", "ort-int8"]
 # Between turns: what spins has gone to sleep when the next engine starts.
 PAUSE_S = 0.5
 MIB = 1 << 20
@@ -154,10 +154,13 @@ def throughput(args, running, given):
             peaks.append(peak(args))
         say(f"round {turn} of {args.rounds}: " + ", ".join(
             f"{engine.name} {tokens / engine.rounds[-1]['s']:.0f}" for engine in running if engine.rounds))
+    if not running:
+        return []
     vectors = {engine.name: vectors_of(args, engine) for engine in running}
-    rows = [throughput_row(args, engine, running, tokens, given, peaks, vectors) for engine in running]
-    table(["engine", "tokens/s, median [min..max]", "× st", "× ort", "CPU", "share of peak", "peak RSS", "× st",
-           "cosine to st, min / median"], [row["cells"] for row in rows])
+    base = next((engine.name for engine in running if engine.name == "st"), running[0].name)
+    rows = [throughput_row(args, engine, running, tokens, given, peaks, vectors, base) for engine in running]
+    table(["engine", "tokens/s, median [min..max]", f"× {base}", "× ort", "CPU", "share of peak", "peak RSS", f"× {base}",
+           f"cosine to {base}, min / median"], [row["cells"] for row in rows])
     idle = max(part["others_s"] / part["s"] for engine in running for part in engine.rounds)
     print(f"\nwhile one engine ran, the others together used {100 * idle:.1f} % of one core at most")
     for name in sorted({name for part in peaks for name in part}):
@@ -166,7 +169,7 @@ def throughput(args, running, given):
     return [{key: value for key, value in row.items() if key != "cells"} for row in rows]
 
 
-def throughput_row(args, engine, running, tokens, given, peaks, vectors):
+def throughput_row(args, engine, running, tokens, given, peaks, vectors, base):
     rates = [tokens / part["s"] for part in engine.rounds]
     gemms, attention = operations(args.layers, given["texts"])
     # i16 computes its matrix products in integers and its attention in f32: only the former are counted for it.
@@ -179,19 +182,17 @@ def throughput_row(args, engine, running, tokens, given, peaks, vectors):
     top = engine.memory()[0]
     row = {
         "engine": engine.name, "tokens_per_s": rates, "peak_rss": top, "share_of_peak": share,
-        "against_st": ratio(engine, running, "st"), "against_ort": ratio(engine, running, "ort"),
+        "against": base, "ratios": ratio(engine, running, base), "ratios_ort": ratio(engine, running, "ort"),
         "cpu": statistics.median(part["cpu_s"] / part["s"] for part in engine.rounds),
     }
-    base = next((other.memory()[0] for other in running if other.name == "st"), None)
-    cosine = ""
-    if "st" in vectors:
-        cosines = (vectors[engine.name] * vectors["st"]).sum(axis=1)
-        row["cosine_min"], row["cosine_median"] = float(cosines.min()), float(np.median(cosines))
-        cosine = f"{cosines.min():.7f} / {np.median(cosines):.7f}"
+    base_top = next(other.memory()[0] for other in running if other.name == base)
+    cosines = (vectors[engine.name] * vectors[base]).sum(axis=1)
+    row["cosine_min"], row["cosine_median"] = float(cosines.min()), float(np.median(cosines))
     row["cells"] = [
         engine.name, f"{statistics.median(rates):.0f} [{min(rates):.0f}..{max(rates):.0f}]",
-        shown(row["against_st"]), shown(row["against_ort"]), f"{row['cpu']:.2f}",
-        f"{100 * share:.0f} %" if share else "", f"{top / MIB:.0f} MiB", f"{top / base:.2f}" if base else "", cosine]
+        shown(row["ratios"]), shown(row["ratios_ort"]), f"{row['cpu']:.2f}",
+        f"{100 * share:.0f} %" if share else "", f"{top / MIB:.0f} MiB", f"{top / base_top:.2f}",
+        f"{cosines.min():.7f} / {np.median(cosines):.7f}"]
     return row
 
 

@@ -1,6 +1,6 @@
 """A peer as a process of its own: loads, says it is ready, then does what each line of stdin asks. See README.md.
 
-usage: engine.py {st|ort|ort-int8} MODEL_FOLDER IDS_JSON THREADS [cpu|cuda]
+usage: engine.py {st|st-f16|ort|ort-int8} MODEL_FOLDER IDS_JSON THREADS [cpu|cuda]
 """
 
 import json
@@ -31,7 +31,7 @@ class SentenceTransformers:
         from sentence_transformers import SentenceTransformer
 
         torch.set_num_threads(THREADS)
-        options = {"dtype": {"f32": torch.float32, "f16": torch.float16}[os.environ.get("PEER_DTYPE", "f32")]}
+        options = {"dtype": torch.float16 if KIND == "st-f16" else torch.float32}
         self.torch, self.texts = torch, texts
         self.model = SentenceTransformer(FOLDER, device=DEVICE, model_kwargs=options)
         self.model.preprocess = self.features
@@ -82,7 +82,7 @@ def main():
     given = json.load(open(IDS))
     texts = [*given["texts"], given["short"], given["long"]]
     every, short, long = list(range(len(texts) - 2)), len(texts) - 2, len(texts) - 1
-    if KIND == "st":
+    if KIND.startswith("st"):
         engine = SentenceTransformers(texts)
     else:
         import graph
@@ -110,7 +110,7 @@ def main():
             answer = {"s": timed([long], 1)[0]}
         elif word == "vectors":
             timed(every, best)[1].astype("<f4").tofile(rest[0])
-            answer = {"dim": FOLDER and engine.encode([short], 1).shape[1]}
+            answer = {"dim": engine.encode([short], 1).shape[1]}
         else:
             answer = {"error": f"unknown: {word}"}
         print(json.dumps(answer), file=answers)

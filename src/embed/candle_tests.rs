@@ -10,6 +10,14 @@ use crate::{
     testkit::tiny,
 };
 
+/// `FOREBAY_TEST_DEVICE=cuda` runs these tests on a GPU (`benches/gpu.sh`); the reference stays on the processor.
+fn device() -> Device {
+    match std::env::var("FOREBAY_TEST_DEVICE").as_deref() {
+        Ok("cuda") => Device::new_cuda(0).unwrap(),
+        _ => Device::Cpu,
+    }
+}
+
 struct Tiny {
     folder: tempfile::TempDir,
     expect: Expect,
@@ -25,7 +33,7 @@ impl Tiny {
     /// As it is loaded for a GPU: no lanes.
     fn streamed(&self, dtype: DType) -> CandleEncoder {
         let files = ModelFiles::read(self.folder.path(), &self.expect).unwrap();
-        CandleEncoder::with_lanes(&files, &self.expect, &Device::Cpu, dtype, None).unwrap()
+        CandleEncoder::with_lanes(&files, &self.expect, &device(), dtype, None).unwrap()
     }
 
     fn reference(&self) -> LocalModel {
