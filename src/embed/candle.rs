@@ -330,6 +330,6 @@ fn scale_to_1(vector: &mut [f32]) {
     vector.iter_mut().for_each(|value| *value = (f64::from(*value) / norm) as f32);
 }
 
-#[cfg(all(test, feature = "testkit"))]
+#[cfg(test)]
 #[path = "candle_tests.rs"]
 mod tests;

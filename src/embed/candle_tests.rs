@@ -1,4 +1,5 @@
 //! What a GPU would be given, on the processor: half precision and streamed passes go through the same calls there.
+#![cfg(feature = "testkit")]
 
 use super::*;
 use crate::{
