@@ -27,11 +27,12 @@ use tempfile::TempDir;
 /// The seed the tiny golden files were made with.
 const SEED: u64 = 7;
 
+/// `FOREBAY_TEST_DEVICE=cuda` holds a GPU to the same truth (`benches/gpu.sh`).
 fn settings() -> Settings {
     Settings {
         name: "test".into(),
         dir: String::new(),
-        device: "cpu".into(),
+        device: std::env::var("FOREBAY_TEST_DEVICE").unwrap_or_else(|_| "cpu".into()),
         kernel: "auto".into(),
         compute: "f32".into(),
         max_length: 0,

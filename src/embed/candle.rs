@@ -5,14 +5,18 @@
 //! integers made here from lengths.
 #![expect(clippy::cast_possible_truncation, reason = "f32 is the model's precision; positions fit 32 bits")]
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
 
 use super::{
     EmbedError,
+    attention::{Attention, Group},
     encoder::Encoder,
+    exact::Exact,
     expect::{Expect, OpenError, Pooling},
     fused::{self, Norm, Row},
-    lanes::Lanes,
+    lanes::{Lanes, parts},
     layout::{ModelConfig, ModelFiles},
     weights::Weights,
 };
@@ -20,14 +24,18 @@ use super::{
 /// A part of the model, or why its file does not give it.
 type Loaded<T> = std::result::Result<T, OpenError>;
 
-/// Attention scores held at once, in numbers. Longer rows are computed in blocks of queries, so that memory
-/// does not grow with the square of the length.
-const SCORES_MAX: usize = 1 << 22;
+/// Attention scores held at once, in numbers: on a processor few enough for its caches, on a GPU enough to fill it.
+const SCORES_MAX: (usize, usize) = (1 << 22, 1 << 26);
+
+/// Tokens of a part of a pass that is handed to a GPU in one go.
+const STREAM_TOKENS: usize = 8_192;
 
 /// The encoder with its weights.
 pub struct CandleEncoder {
     model: Model,
-    lanes: Lanes,
+    /// How the parts of a pass run. `None`: streamed to a device that queues what it is given.
+    lanes: Option<Lanes>,
+    exact: Option<Exact>,
 }
 
 /// A matrix multiplication with bias. Weights are stored `[out, in]`.
@@ -54,22 +62,62 @@ struct Model {
     positions: Tensor,
     embedded_norm: Norm,
     layers: Vec<Layer>,
-    heads: usize,
+    attention: Attention,
     first_position: usize,
     pooling: Pooling,
     dim: usize,
+    dtype: DType,
+}
+
+/// A part of a pass, on the device.
+struct Input {
+    ids: Tensor,
+    positions: Tensor,
+    lengths: Vec<usize>,
+    groups: Vec<Group>,
 }
 
 impl CandleEncoder {
-    /// Loads the weights of `files`.
+    /// Loads the weights of `files`, to be computed with in `dtype` (f16 and bf16: on a GPU) by `threads` threads where
+    /// `device` is the processor.
     ///
     /// # Errors
     /// See [`Weights::tensor`].
-    pub fn load(files: &ModelFiles, expect: &Expect, device: &Device, threads: usize) -> Loaded<Self> {
+    pub fn load(
+        files: &ModelFiles,
+        expect: &Expect,
+        device: &Device,
+        dtype: DType,
+        threads: usize,
+    ) -> Loaded<Self> {
+        let lanes = if device.is_cpu() { Some(Lanes::open(threads)?) } else { None };
+        Self::with_lanes(files, expect, device, dtype, lanes)
+    }
+
+    fn with_lanes(
+        files: &ModelFiles,
+        expect: &Expect,
+        device: &Device,
+        dtype: DType,
+        lanes: Option<Lanes>,
+    ) -> Loaded<Self> {
         let mut weights = Weights::open(&expect.name, &files.weights)?;
-        let model = Model::load(&mut weights, &files.config, expect, device)?;
-        let lanes = Lanes::open(if device.is_cpu() { threads } else { 1 })?;
-        Ok(Self { model, lanes })
+        let loader = Loader { weights: &mut weights, device, dtype, eps: files.config.layer_norm_eps };
+        let model = Model::load(loader, &files.config, expect, lanes.is_none())?;
+        let exact = (dtype != DType::F32).then(|| Exact::new(files, expect, device));
+        Ok(Self { model, lanes, exact })
+    }
+
+    /// Everything goes up before anything is computed, is queued without waiting, and comes back in one piece: the
+    /// device is busy from the first part to the last.
+    fn stream(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
+        let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
+        let order: Vec<usize> = (0..batch.len()).collect();
+        let parts = parts(&order, &lengths, STREAM_TOKENS).into_iter();
+        let inputs = parts.map(|part| self.model.input(&batch[part[0]..part[0] + part.len()]));
+        let inputs = inputs.collect::<Result<Vec<Input>>>()?;
+        let pooled = inputs.iter().map(|input| self.model.pooled(&self.model.rows(input)?, &input.lengths));
+        vectors(&pooled.collect::<Result<Vec<_>>>()?)
     }
 }
 
@@ -91,37 +139,54 @@ impl Encoder for CandleEncoder {
     }
 
     fn encode(&self, batch: &[&[u32]]) -> std::result::Result<Vec<Vec<f32>>, EmbedError> {
-        let run = |part: &[&[u32]]| self.model.forward(part);
-        self.lanes.run(batch, run).map_err(|error| {
-            let message = error.to_string();
-            if message.to_lowercase().contains("out of memory") {
-                return EmbedError::OutOfMemory { texts: batch.len(), message };
-            }
-            EmbedError::Failed(message)
-        })
+        let encoded = match &self.lanes {
+            Some(lanes) => lanes.run(batch, |part: &[&[u32]]| self.model.forward(part)),
+            None => self.stream(batch),
+        };
+        encoded.map_err(|error| failed(batch.len(), error.to_string()))
     }
+
+    fn exact(&self) -> std::result::Result<Option<Arc<dyn Encoder>>, EmbedError> {
+        let Some(exact) = &self.exact else { return Ok(None) };
+        exact.get().map(Some).map_err(|error| failed(1, error.to_string()))
+    }
+}
+
+fn failed(texts: usize, message: String) -> EmbedError {
+    if message.to_lowercase().contains("out of memory") {
+        return EmbedError::OutOfMemory { texts, message };
+    }
+    EmbedError::Failed(message)
 }
 
 /// Loads the tensors of one model, so that names and shapes stand in one place.
 struct Loader<'a> {
     weights: &'a mut Weights,
     device: &'a Device,
+    dtype: DType,
     eps: f64,
 }
 
 impl Loader<'_> {
+    /// In f32.
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Loaded<Tensor> {
         self.weights.tensor(name, shape, self.device)
     }
 
+    /// In the type that is computed with.
+    fn narrowed(&mut self, name: &str, shape: &[usize]) -> Loaded<Tensor> {
+        let tensor = self.tensor(name, shape)?;
+        tensor.to_dtype(self.dtype).map_err(|error| self.weights.unusable(&error))
+    }
+
     fn row(&mut self, name: &str, width: usize) -> Loaded<Row> {
         let tensor = self.tensor(name, &[width])?;
-        Row::new(tensor).map_err(|error| self.weights.unusable(&error))
+        Row::new(&tensor, self.dtype).map_err(|error| self.weights.unusable(&error))
     }
 
     fn linear(&mut self, name: &str, out: usize, width: usize) -> Loaded<Linear> {
         Ok(Linear {
-            weight: self.tensor(&format!("{name}.weight"), &[out, width])?,
+            weight: self.narrowed(&format!("{name}.weight"), &[out, width])?,
             bias: self.row(&format!("{name}.bias"), out)?,
         })
     }
@@ -139,8 +204,10 @@ impl Loader<'_> {
             weights.push(scaled(weight).map_err(|error| self.weights.unusable(&error))?);
             biases.push(scaled(bias).map_err(|error| self.weights.unusable(&error))?);
         }
-        let fused =
-            || Ok(Linear { weight: Tensor::cat(&weights, 0)?, bias: Row::new(Tensor::cat(&biases, 0)?)? });
+        let fused = || {
+            let weight = Tensor::cat(&weights, 0)?.to_dtype(self.dtype)?;
+            Ok(Linear { weight, bias: Row::new(&Tensor::cat(&biases, 0)?, self.dtype)? })
+        };
         fused().map_err(|error| self.weights.unusable(&error))
     }
 
@@ -175,10 +242,9 @@ impl Linear {
 }
 
 impl Model {
-    fn load(weights: &mut Weights, config: &ModelConfig, expect: &Expect, device: &Device) -> Loaded<Self> {
+    fn load(mut loader: Loader<'_>, config: &ModelConfig, expect: &Expect, streamed: bool) -> Loaded<Self> {
         let width = config.hidden_size;
-        let mut loader = Loader { weights, device, eps: config.layer_norm_eps };
-        let words = loader.tensor("embeddings.word_embeddings.weight", &[config.vocab_size, width])?;
+        let words = loader.narrowed("embeddings.word_embeddings.weight", &[config.vocab_size, width])?;
         let positions = loader
             .tensor("embeddings.position_embeddings.weight", &[config.max_position_embeddings, width])?;
         let types =
@@ -187,16 +253,19 @@ impl Model {
             .get(0)
             .and_then(|first| first.to_vec1::<f32>())
             .and_then(|first| host_map(&positions, |at, value| value + first[at % width]))
+            .and_then(|positions| positions.to_dtype(loader.dtype))
             .map_err(|error| loader.weights.unusable(&error))?;
+        let scores_max = if streamed { SCORES_MAX.1 } else { SCORES_MAX.0 };
         Ok(Self {
-            device: device.clone(),
+            device: loader.device.clone(),
+            dtype: loader.dtype,
             words,
             positions,
             embedded_norm: loader.norm("embeddings.LayerNorm", width)?,
             layers: (0..config.num_hidden_layers)
                 .map(|index| loader.layer(index, config))
                 .collect::<std::result::Result<_, _>>()?,
-            heads: config.num_attention_heads,
+            attention: Attention { heads: config.num_attention_heads, scores_max, ragged: streamed },
             first_position: config.first_position(expect.family),
             pooling: expect.pooling,
             dim: width,
@@ -204,75 +273,59 @@ impl Model {
     }
 
     fn forward(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
-        let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
-        let mut rows = self.embedded(batch, &lengths)?;
-        for layer in &self.layers {
-            let qkv = fused::add(layer.qkv.product(&rows)?, &layer.qkv.bias)?;
-            let attended = layer.attended.product(&self.attention(&qkv, &lengths)?)?;
-            rows = fused::add_norm(attended, Some(&layer.attended.bias), &rows, &layer.attended_norm)?;
-            let inner = fused::add_gelu(layer.up.product(&rows)?, &layer.up.bias)?;
-            rows = fused::add_norm(layer.down.product(&inner)?, Some(&layer.down.bias), &rows, &layer.norm)?;
-        }
-        self.pooled(&rows, &lengths)
+        let input = self.input(batch)?;
+        vectors(&[self.pooled(&self.rows(&input)?, &input.lengths)?])
     }
 
-    /// `[tokens, width]`: words and positions, normalised.
-    fn embedded(&self, batch: &[&[u32]], lengths: &[usize]) -> Result<Tensor> {
+    fn input(&self, batch: &[&[u32]]) -> Result<Input> {
+        let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
         let ids = batch.concat();
         let first = self.first_position as u32;
         let positions: Vec<u32> = lengths.iter().flat_map(|&n| first..first + n as u32).collect();
         let count = ids.len();
-        let words = self.words.index_select(&Tensor::from_vec(ids, count, &self.device)?, 0)?;
-        let positions = self.positions.index_select(&Tensor::from_vec(positions, count, &self.device)?, 0)?;
-        fused::add_norm(words, None, &positions, &self.embedded_norm)
+        Ok(Input {
+            ids: Tensor::from_vec(ids, count, &self.device)?,
+            positions: Tensor::from_vec(positions, count, &self.device)?,
+            groups: self.attention.groups(&lengths, self.dtype, &self.device)?,
+            lengths,
+        })
     }
 
-    /// Attention of every text over itself: `[tokens, 3 · width]` to `[tokens, width]`.
-    fn attention(&self, qkv: &Tensor, lengths: &[usize]) -> Result<Tensor> {
-        let mut parts = Vec::new();
-        let (mut start, mut text) = (0, 0);
-        while text < lengths.len() {
-            let n = lengths[text];
-            let fit = (SCORES_MAX / (self.heads * n * n)).max(1);
-            let texts = lengths[text..].iter().take(fit).take_while(|&&other| other == n).count();
-            parts.push(self.attend(&qkv.narrow(0, start, texts * n)?, texts, n)?);
-            start += texts * n;
-            text += texts;
+    /// The last layer's rows, `[tokens, width]`.
+    fn rows(&self, input: &Input) -> Result<Tensor> {
+        let words = self.words.index_select(&input.ids, 0)?;
+        let positions = self.positions.index_select(&input.positions, 0)?;
+        let mut rows = fused::add_norm(words, None, &positions, &self.embedded_norm)?;
+        for layer in &self.layers {
+            let qkv = fused::add(layer.qkv.product(&rows)?, &layer.qkv.bias)?;
+            let attended = layer.attended.product(&self.attention.run(&qkv, &input.groups)?)?;
+            rows = fused::add_norm(attended, Some(&layer.attended.bias), &rows, &layer.attended_norm)?;
+            let inner = fused::add_gelu(layer.up.product(&rows)?, &layer.up.bias)?;
+            rows = fused::add_norm(layer.down.product(&inner)?, Some(&layer.down.bias), &rows, &layer.norm)?;
         }
-        if parts.len() == 1 { Ok(parts.remove(0)) } else { Tensor::cat(&parts, 0) }
+        Ok(rows)
     }
 
-    /// The same for `texts` texts of `n` tokens each.
-    fn attend(&self, qkv: &Tensor, texts: usize, n: usize) -> Result<Tensor> {
-        let (heads, head) = (self.heads, self.dim / self.heads);
-        let qkv = qkv.reshape((texts, n, 3, heads, head))?.permute((2, 0, 3, 1, 4))?.contiguous()?;
-        let part = |which: usize| qkv.get(which)?.reshape((texts * heads, n, head));
-        let (query, key, value) = (part(0)?, part(1)?.t()?, part(2)?);
-        let block = (SCORES_MAX / (texts * heads * n)).clamp(1, n);
-        let mut blocks = Vec::new();
-        for first in (0..n).step_by(block) {
-            let scores = query.narrow(1, first, block.min(n - first))?.contiguous()?.matmul(&key)?;
-            blocks.push(fused::softmax(scores)?.matmul(&value)?);
-        }
-        let mixed = if blocks.len() == 1 { blocks.remove(0) } else { Tensor::cat(&blocks, 1)? };
-        mixed.reshape((texts, heads, n, head))?.transpose(1, 2)?.reshape((texts * n, self.dim))
-    }
-
-    /// One vector a text, scaled to norm 1 on the host.
-    fn pooled(&self, rows: &Tensor, lengths: &[usize]) -> Result<Vec<Vec<f32>>> {
+    /// `[texts, width]`, still on the device, in f32: a mean of many tokens is not to be rounded to half.
+    fn pooled(&self, rows: &Tensor, lengths: &[usize]) -> Result<Tensor> {
         let mut start = 0;
         let mut pooled = Vec::with_capacity(lengths.len());
         for &n in lengths {
             pooled.push(match self.pooling {
-                Pooling::Cls => rows.narrow(0, start, 1)?,
-                Pooling::Mean => rows.narrow(0, start, n)?.mean_keepdim(0)?,
+                Pooling::Cls => rows.narrow(0, start, 1)?.to_dtype(DType::F32)?,
+                Pooling::Mean => rows.narrow(0, start, n)?.to_dtype(DType::F32)?.mean_keepdim(0)?,
             });
             start += n;
         }
-        let mut vectors = Tensor::cat(&pooled, 0)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-        vectors.iter_mut().for_each(|vector| scale_to_1(vector));
-        Ok(vectors)
+        Tensor::cat(&pooled, 0)
     }
+}
+
+/// From the device, scaled to norm 1 on the host.
+fn vectors(pooled: &[Tensor]) -> Result<Vec<Vec<f32>>> {
+    let mut vectors = Tensor::cat(pooled, 0)?.to_vec2::<f32>()?;
+    vectors.iter_mut().for_each(|vector| scale_to_1(vector));
+    Ok(vectors)
 }
 
 /// `change(place, number)` of every number, on the host: candle's own operations would start a pool of threads that
@@ -288,3 +341,7 @@ fn scale_to_1(vector: &mut [f32]) {
     let norm = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
     vector.iter_mut().for_each(|value| *value = (f64::from(*value) / norm) as f32);
 }
+
+#[cfg(test)]
+#[path = "candle_tests.rs"]
+mod tests;

@@ -1,6 +1,8 @@
 //! The seam: what turns token ids into vectors. One implementation a kind of processor; [`choose`] picks it.
 
-use candle_core::Device;
+use std::sync::Arc;
+
+use candle_core::{DType, Device};
 
 use super::{
     EmbedError, Settings,
@@ -34,6 +36,14 @@ pub trait Encoder: Send + Sync {
     /// # Errors
     /// The pass failed as a whole.
     fn encode(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>, EmbedError>;
+
+    /// The same model with more room in its numbers, for a text whose outputs are not sound. `None`: this is it.
+    ///
+    /// # Errors
+    /// It cannot be loaded.
+    fn exact(&self) -> Result<Option<Arc<dyn Encoder>>, EmbedError> {
+        Ok(None)
+    }
 }
 
 /// The encoder for these settings, with its weights loaded.
@@ -49,18 +59,42 @@ pub fn choose(
     let (threads, source) = threads_of(settings.threads);
     let place = if device.is_cpu() { "cpu" } else { "cuda" };
     tracing::info!(device = place, threads, source, model = expect.name, "loading the model");
+    let dtype = dtype_of(&settings.compute, device.is_cpu())?;
     if device.is_cpu() && settings.kernel != "candle" {
         return cpu::load(files, expect, settings, threads);
     }
-    if settings.compute == "i16" {
-        return Err(OpenError::Setting {
-            key: "model.compute",
-            value: "\"i16\"".into(),
-            what: "i16 is there on the CPU only; set model.device = \"cpu\" or model.compute = \"f32\""
-                .into(),
-        });
+    Ok(Box::new(CandleEncoder::load(files, expect, &device, dtype, threads)?))
+}
+
+/// Refuses a `model.compute` that the device has not, where `model.device` names one.
+///
+/// # Errors
+/// [`OpenError::Setting`].
+pub fn check_compute(settings: &Settings) -> Result<(), OpenError> {
+    match settings.device.as_str() {
+        "auto" => Ok(()),
+        device => dtype_of(&settings.compute, device == "cpu").map(drop),
     }
-    Ok(Box::new(CandleEncoder::load(files, expect, &device, threads)?))
+}
+
+/// What candle computes with for `model.compute`, where the device has it. (i16, which candle has not, is `F32` on the
+/// processor, whose kernels look at the setting themselves.)
+fn dtype_of(compute: &str, on_cpu: bool) -> Result<DType, OpenError> {
+    let refuse = |what: &str| {
+        Err(OpenError::Setting { key: "model.compute", value: format!("{compute:?}"), what: what.into() })
+    };
+    match compute {
+        "i16" if !on_cpu => {
+            refuse("i16 is there on the CPU only; set model.device = \"cpu\" or model.compute = \"f32\"")
+        }
+        "f16" | "bf16" if on_cpu => refuse(
+            "half precision is there on a GPU only (on a CPU it is slower and less exact); set model.compute = \"f32\" or \
+             \"i16\", or model.device = \"cuda\"",
+        ),
+        "f16" => Ok(DType::F16),
+        "bf16" => Ok(DType::BF16),
+        _ => Ok(DType::F32),
+    }
 }
 
 /// `auto`, `cpu`, `cuda` or `cuda:N` to a device.
@@ -92,6 +126,22 @@ fn device_of(setting: &str) -> Result<Device, OpenError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_device_cannot_compute_is_refused_with_what_to_set() {
+        assert_eq!(dtype_of("f16", false).unwrap(), DType::F16);
+        assert_eq!(dtype_of("bf16", false).unwrap(), DType::BF16);
+        for (compute, on_cpu) in [("f32", true), ("f32", false), ("i16", true)] {
+            assert_eq!(dtype_of(compute, on_cpu).unwrap(), DType::F32);
+        }
+        for (compute, on_cpu, set) in [("f16", true, "cuda"), ("bf16", true, "i16"), ("i16", false, "cpu")] {
+            let message = dtype_of(compute, on_cpu).unwrap_err().to_string();
+            assert!(
+                message.contains(&format!("model.compute = {compute:?}")) && message.contains(set),
+                "{message}"
+            );
+        }
+    }
 
     #[test]
     fn devices_are_read_or_refused_with_what_to_set() {

@@ -3,7 +3,7 @@
 //! whose number nobody can set. On another device the plain operations are used.
 
 use super::math;
-use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, bail};
+use candle_core::{CpuStorage, DType, InplaceOp1, InplaceOp2, Layout, Result, Tensor, bail};
 use rayon::{
     iter::{IndexedParallelIterator as _, ParallelIterator as _},
     slice::ParallelSliceMut as _,
@@ -19,12 +19,12 @@ pub struct Row {
 }
 
 impl Row {
-    /// Of a tensor of one dimension.
+    /// Of a tensor of one dimension in f32, to be added to rows of `dtype`.
     ///
     /// # Errors
     /// It has another number of dimensions.
-    pub fn new(tensor: Tensor) -> Result<Self> {
-        Ok(Self { host: tensor.to_vec1()?, tensor })
+    pub fn new(tensor: &Tensor, dtype: DType) -> Result<Self> {
+        Ok(Self { host: tensor.to_vec1()?, tensor: tensor.to_dtype(dtype)? })
     }
 }
 
@@ -38,12 +38,17 @@ pub struct Norm {
     pub eps: f32,
 }
 
+/// Whether the ways of this file apply; they are for f32 on the processor.
+fn here(rows: &Tensor) -> bool {
+    rows.device().is_cpu() && rows.dtype() == DType::F32
+}
+
 /// `rows + bias`.
 ///
 /// # Errors
 /// Candle's: shapes do not fit.
 pub fn add(rows: Tensor, bias: &Row) -> Result<Tensor> {
-    if !rows.device().is_cpu() {
+    if !here(&rows) {
         return rows.broadcast_add(&bias.tensor);
     }
     let bias = &bias.host;
@@ -58,7 +63,7 @@ pub fn add(rows: Tensor, bias: &Row) -> Result<Tensor> {
 /// # Errors
 /// Candle's: shapes do not fit.
 pub fn add_gelu(rows: Tensor, bias: &Row) -> Result<Tensor> {
-    if !rows.device().is_cpu() {
+    if !here(&rows) {
         return rows.broadcast_add(&bias.tensor)?.gelu_erf();
     }
     let bias = &bias.host;
@@ -75,7 +80,7 @@ pub fn add_gelu(rows: Tensor, bias: &Row) -> Result<Tensor> {
 /// # Errors
 /// Candle's.
 pub fn softmax(scores: Tensor) -> Result<Tensor> {
-    if !scores.device().is_cpu() {
+    if !here(&scores) {
         return candle_nn::ops::softmax_last_dim(&scores);
     }
     let n = scores.dim(candle_core::D::Minus1)?;
@@ -88,7 +93,7 @@ pub fn softmax(scores: Tensor) -> Result<Tensor> {
 /// # Errors
 /// Candle's: shapes do not fit.
 pub fn add_norm(rows: Tensor, bias: Option<&Row>, residual: &Tensor, norm: &Norm) -> Result<Tensor> {
-    if !rows.device().is_cpu() {
+    if !here(&rows) {
         let rows = match bias {
             Some(bias) => rows.broadcast_add(&bias.tensor)?,
             None => rows,
@@ -180,7 +185,7 @@ fn numbers<'a>(
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device};
+    use candle_core::Device;
 
     use super::*;
 
@@ -198,7 +203,7 @@ mod tests {
     fn gelu_is_candles_and_keeps_nan() {
         let values = grid(-9.0, 9.0);
         let x = Tensor::from_vec(values, (11, 9_091), &Device::Cpu).unwrap();
-        let zero = Row::new(Tensor::zeros(9_091, DType::F32, &Device::Cpu).unwrap()).unwrap();
+        let zero = Row::new(&Tensor::zeros(9_091, DType::F32, &Device::Cpu).unwrap(), DType::F32).unwrap();
         let reference = x.to_dtype(DType::F64).unwrap().gelu_erf().unwrap();
         assert!(distance(&add_gelu(x.copy().unwrap(), &zero).unwrap(), &reference) < 2e-6);
         assert!(math::gelu(f32::NAN).is_nan());
@@ -214,7 +219,7 @@ mod tests {
 
             let x = Tensor::randn(0_f32, 3.0, (5, n), &device).unwrap();
             let residual = Tensor::randn(1_f32, 3.0, (5, n), &device).unwrap();
-            let row = || Row::new(Tensor::randn(1_f32, 0.5, n, &device).unwrap()).unwrap();
+            let row = || Row::new(&Tensor::randn(1_f32, 0.5, n, &device).unwrap(), DType::F32).unwrap();
             let (bias, norm) = (row(), Norm { weight: row(), bias: row(), eps: 1e-5 });
             let sum = (x.broadcast_add(&bias.tensor).unwrap() + &residual).unwrap();
             let reference =
@@ -228,7 +233,7 @@ mod tests {
 
     #[test]
     fn rows_of_another_length_are_refused() {
-        let row = Row::new(Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap()).unwrap();
+        let row = Row::new(&Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap(), DType::F32).unwrap();
         assert!(add(Tensor::zeros((2, 4), DType::F32, &Device::Cpu).unwrap(), &row).is_err());
     }
 }

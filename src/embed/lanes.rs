@@ -64,7 +64,7 @@ impl Lanes {
         };
         let work = |hand: &[usize]| -> Result<Vec<Vec<f32>>> {
             let mut vectors = Vec::with_capacity(hand.len());
-            for part in parts(hand, &lengths) {
+            for part in parts(hand, &lengths, LANE_TOKENS) {
                 let texts: Vec<&[u32]> = part.iter().map(|&index| batch[index]).collect();
                 vectors.extend(forward(&texts)?);
             }
@@ -110,12 +110,12 @@ fn deal(lengths: &[usize], lanes: usize) -> Option<Vec<Vec<usize>>> {
     (lanes == 1 || most as f64 <= 1.5 * share).then(|| hands.into_iter().map(|(_, hand)| hand).collect())
 }
 
-/// A hand in parts of at most [`LANE_TOKENS`], or of one text.
-fn parts<'a>(hand: &'a [usize], lengths: &[usize]) -> Vec<&'a [usize]> {
+/// A hand in parts of at most `most` tokens, or of one text.
+pub fn parts<'a>(hand: &'a [usize], lengths: &[usize], most: usize) -> Vec<&'a [usize]> {
     let mut parts = Vec::new();
     let (mut start, mut tokens) = (0, 0);
     for (i, &index) in hand.iter().enumerate() {
-        if i > start && tokens + lengths[index] > LANE_TOKENS {
+        if i > start && tokens + lengths[index] > most {
             parts.push(&hand[start..i]);
             (start, tokens) = (i, 0);
         }

@@ -40,7 +40,7 @@ pub struct LocalModel {
     query_prefix: String,
     vocab_size: usize,
     tokenizer: TextTokenizer,
-    encoder: Box<dyn Encoder>,
+    pub(super) encoder: Box<dyn Encoder>,
 }
 
 impl std::fmt::Debug for LocalModel {
@@ -111,14 +111,15 @@ impl LocalModel {
         }
     }
 
-    fn encode(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>, EmbedError> {
+    /// By the model's encoder, or by another one of the same model.
+    fn encode(&self, encoder: &dyn Encoder, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>, EmbedError> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
         let tokens = batch.iter().map(|ids| ids.len()).sum();
         let full = |message| EmbedError::OutOfMemory { texts: batch.len(), message };
         self.memory.has_room_for(tokens).map_err(full)?;
-        let vectors = catch_unwind(AssertUnwindSafe(|| self.encoder.encode(batch)))
+        let vectors = catch_unwind(AssertUnwindSafe(|| encoder.encode(batch)))
             .map_err(|panic| EmbedError::Panicked(panic_message(panic.as_ref())))??;
         if vectors.len() != batch.len() {
             return Err(EmbedError::Failed(format!("{} vectors for {} texts", vectors.len(), batch.len())));
@@ -130,8 +131,11 @@ impl LocalModel {
     fn sound(&self, vector: Vec<f32>, ids: &[u32]) -> Result<Vec<f32>, Fault> {
         let Err(first) = check_vector(&vector, self.dim()) else { return Ok(vector) };
         tracing::warn!(tokens = ids.len(), reason = first, "a vector is not sound; trying its text alone");
-        let again =
-            self.encode(&[ids]).map_err(|error| Fault::new(error.class(), error.to_string()))?.remove(0);
+        let alone = || {
+            let exact = self.encoder.exact()?;
+            self.encode(exact.as_deref().unwrap_or(&*self.encoder), &[ids])
+        };
+        let again = alone().map_err(|error| Fault::new(error.class(), error.to_string()))?.remove(0);
         match check_vector(&again, self.dim()) {
             Ok(()) => Ok(again),
             Err(what) => {
@@ -177,7 +181,7 @@ impl Embed for LocalModel {
             batch.iter().map(|tokens| self.check_ids(&tokens.ids)).collect();
         let good = batch.iter().zip(&checked).filter(|(_, checked)| checked.is_ok());
         let ids: Vec<&[u32]> = good.map(|(tokens, _)| tokens.ids.as_slice()).collect();
-        let mut vectors = self.encode(&ids)?.into_iter();
+        let mut vectors = self.encode(&*self.encoder, &ids)?.into_iter();
         let embeddings = batch.iter().zip(checked).map(|(tokens, checked)| {
             let n_tokens = checked?;
             let vector = vectors.next().unwrap_or_default();
@@ -224,10 +228,11 @@ fn identity_of(expect: &Expect, settings: &Settings, max_length: usize, dim: usi
 /// [`OpenError::Setting`], with what to set instead.
 pub fn check_settings(settings: &Settings) -> Result<(), OpenError> {
     let refuse = |key, value: String, what: &str| Err(OpenError::Setting { key, value, what: what.into() });
-    if !["f32", "i16"].contains(&settings.compute.as_str()) {
-        let what = "expected f32 or i16; set model.compute = \"f32\"";
+    if !["f32", "i16", "f16", "bf16"].contains(&settings.compute.as_str()) {
+        let what = "expected f32, i16, f16 or bf16; set model.compute = \"f32\"";
         return refuse("model.compute", format!("{:?}", settings.compute), what);
     }
+    encoder::check_compute(settings)?;
     if settings.compute == "i16" && settings.kernel == "candle" {
         let what = "i16 is there on our own kernels only; set model.kernel = \"auto\"";
         return refuse("model.kernel", format!("{:?}", settings.kernel), what);

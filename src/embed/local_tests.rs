@@ -265,8 +265,15 @@ mod with_tiny {
 #[test]
 fn a05_settings_that_cannot_be_honoured_say_what_to_set() {
     let message = |settings: Settings| check_settings(&settings).unwrap_err().to_string();
-    let i16 = message(Settings { compute: "i16".into(), ..settings() });
-    assert!(i16.contains("model.compute = \"i16\"") && i16.contains("set model.compute = \"f32\""), "{i16}");
+    let unknown = message(Settings { compute: "int8".into(), ..settings() });
+    assert!(
+        unknown.contains("model.compute = \"int8\"") && unknown.contains("f32, i16, f16 or bf16"),
+        "{unknown}"
+    );
+    let i16 = message(Settings { compute: "i16".into(), device: "cuda:1".into(), ..settings() });
+    assert!(i16.contains("model.compute = \"i16\"") && i16.contains("set model.device = \"cpu\""), "{i16}");
+    let plain = message(Settings { compute: "i16".into(), kernel: "candle".into(), ..settings() });
+    assert!(plain.contains("set model.kernel = \"auto\""), "{plain}");
     let half = message(Settings { compute: "f16".into(), ..settings() });
     assert!(half.contains("model.compute = \"f16\"") && half.contains("f32"), "{half}");
     let sparse = message(Settings { outputs: vec!["dense".into(), "sparse".into()], ..settings() });

@@ -3,6 +3,7 @@
 //! The line sees [`Embed`] and nothing else. Behind it: `tokens` (text to ids), `plan` (which texts share a
 //! forward pass), `encoder` (the seam: ids to pooled vectors; one implementation a device and processor).
 
+mod attention;
 pub mod budget;
 pub mod bundle;
 pub mod cache;
@@ -12,6 +13,7 @@ pub mod cpu;
 mod download;
 pub mod encoder;
 pub mod entry;
+mod exact;
 pub mod expect;
 pub mod fail;
 mod folder;
@@ -167,7 +169,7 @@ pub struct Settings {
     pub device: String,
     /// `auto`, `avx512`, `avx2`, `portable` or `candle`: what computes on the CPU.
     pub kernel: String,
-    /// `f32` (`i16` comes with the fast path).
+    /// `f32`, on the CPU `i16` too, on a GPU `f16` and `bf16` too.
     pub compute: String,
     /// Tokens at most, specials included; 0: the model's own limit.
     pub max_length: usize,

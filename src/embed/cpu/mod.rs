@@ -10,6 +10,8 @@ mod kernel;
 mod layers;
 mod load;
 mod packed;
+#[cfg(feature = "testkit")]
+pub mod peak;
 mod product;
 mod step;
 
