@@ -12,8 +12,10 @@ use super::{
     encoder::Encoder,
     expect::{Expect, OpenError, Pooling},
     fused::{self, Norm, Row},
+    heads::{Encoded, Heads, encoded},
     lanes::Lanes,
     layout::{ModelConfig, ModelFiles},
+    math,
     weights::Weights,
 };
 
@@ -78,8 +80,12 @@ impl Encoder for CandleEncoder {
         self.model.dim
     }
 
-    fn encode(&self, batch: &[&[u32]]) -> std::result::Result<Vec<Vec<f32>>, EmbedError> {
-        let run = |part: &[&[u32]]| self.model.forward(part);
+    fn encode(
+        &self,
+        batch: &[&[u32]],
+        heads: Option<&Heads>,
+    ) -> std::result::Result<Vec<Encoded>, EmbedError> {
+        let run = |part: &[&[u32]]| self.model.forward(part, heads);
         self.lanes.run(batch, run).map_err(|error| {
             let message = error.to_string();
             if message.to_lowercase().contains("out of memory") {
@@ -191,7 +197,7 @@ impl Model {
         })
     }
 
-    fn forward(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
+    fn forward(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Result<Vec<Encoded>> {
         let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
         let mut rows = self.embedded(batch, &lengths)?;
         for layer in &self.layers {
@@ -201,7 +207,10 @@ impl Model {
             let inner = fused::add_gelu(layer.up.product(&rows)?, &layer.up.bias)?;
             rows = fused::add_norm(layer.down.product(&inner)?, Some(&layer.down.bias), &rows, &layer.norm)?;
         }
-        self.pooled(&rows, &lengths)
+        match heads {
+            Some(heads) => self.with_heads(&rows, batch, heads),
+            None => self.pooled(&rows, &lengths),
+        }
     }
 
     /// `[tokens, width]`: words and positions, normalised.
@@ -246,8 +255,20 @@ impl Model {
         mixed.reshape((texts, heads, n, head))?.transpose(1, 2)?.reshape((texts * n, self.dim))
     }
 
-    /// One vector a text, scaled to norm 1 on the host.
-    fn pooled(&self, rows: &Tensor, lengths: &[usize]) -> Result<Vec<Vec<f32>>> {
+    /// All outputs, on the host: the rows of every token leave the device.
+    fn with_heads(&self, rows: &Tensor, batch: &[&[u32]], heads: &Heads) -> Result<Vec<Encoded>> {
+        let rows = rows.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+        let mut rest = rows.as_slice();
+        let each = batch.iter().map(|ids| {
+            let (own, others) = rest.split_at(ids.len() * self.dim);
+            rest = others;
+            encoded(self.pooling, Some(heads), ids, own)
+        });
+        Ok(each.collect())
+    }
+
+    /// The dense vector of each text, scaled to norm 1 on the host: pooled before it leaves the device.
+    fn pooled(&self, rows: &Tensor, lengths: &[usize]) -> Result<Vec<Encoded>> {
         let mut start = 0;
         let mut pooled = Vec::with_capacity(lengths.len());
         for &n in lengths {
@@ -258,8 +279,8 @@ impl Model {
             start += n;
         }
         let mut vectors = Tensor::cat(&pooled, 0)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-        vectors.iter_mut().for_each(|vector| scale_to_1(vector));
-        Ok(vectors)
+        vectors.iter_mut().for_each(|vector| math::scale_to_1(vector));
+        Ok(vectors.into_iter().map(Encoded::dense).collect())
     }
 }
 
@@ -269,10 +290,4 @@ fn host_map(tensor: &Tensor, change: impl Fn(usize, f32) -> f32) -> Result<Tenso
     let mut values = tensor.flatten_all()?.to_vec1::<f32>()?;
     values.iter_mut().enumerate().for_each(|(at, value)| *value = change(at, *value));
     Tensor::from_vec(values, tensor.shape(), tensor.device())
-}
-
-/// Scales to norm 1, in f64. A vector of norm 0 becomes NaN, which the check behind the encoder finds.
-fn scale_to_1(vector: &mut [f32]) {
-    let norm = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
-    vector.iter_mut().for_each(|value| *value = (f64::from(*value) / norm) as f32);
 }

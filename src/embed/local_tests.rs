@@ -194,7 +194,7 @@ mod with_tiny {
             2
         }
 
-        fn encode(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        fn encode(&self, batch: &[&[u32]], _: Option<&Heads>) -> Result<Vec<Encoded>, EmbedError> {
             let one = |ids: &&[u32]| match ids[0] {
                 10 => panic!("as told"),
                 11 => vec![f32::NAN, 1.0],
@@ -203,7 +203,7 @@ mod with_tiny {
                 14 => vec![1.0],
                 _ => vec![0.6, 0.8],
             };
-            Ok(batch.iter().map(one).collect())
+            Ok(batch.iter().map(one).map(Encoded::dense).collect())
         }
     }
 
@@ -230,11 +230,8 @@ fn a05_settings_that_cannot_be_honoured_say_what_to_set() {
     assert!(i16.contains("model.compute = \"i16\"") && i16.contains("set model.compute = \"f32\""), "{i16}");
     let half = message(Settings { compute: "f16".into(), ..settings() });
     assert!(half.contains("model.compute = \"f16\"") && half.contains("f32"), "{half}");
-    let sparse = message(Settings { outputs: vec!["dense".into(), "sparse".into()], ..settings() });
-    assert!(
-        sparse.contains("model.outputs") && sparse.contains("set model.outputs = [\"dense\"]"),
-        "{sparse}"
-    );
+    let sparse = message(Settings { outputs: vec!["sparse".into()], ..settings() });
+    assert!(sparse.contains("set model.outputs = [\"dense\", \"sparse\"]"), "{sparse}");
     assert!(message(Settings { truncation: "maybe".into(), ..settings() }).contains("truncate or bury"));
     assert!(message(Settings { pass_tokens: 0, ..settings() }).contains("at least 1"));
     assert!(message(Settings { threads: 20_000, ..settings() }).contains("model.threads = 20000"));

@@ -1,7 +1,8 @@
 //! Texts to vectors: the only room that knows candle, tokenizers and the hub.
 //!
 //! The line sees [`Embed`] and nothing else. Behind it: `tokens` (text to ids), `plan` (which texts share a
-//! forward pass), `encoder` (the seam: ids to pooled vectors; one implementation a device and processor).
+//! forward pass), `encoder` (the seam: ids to outputs; one implementation a device and processor), `heads` (the sparse and
+//! the multi-vector output, from the same pass).
 
 pub mod bundle;
 pub mod cache;
@@ -16,6 +17,7 @@ pub mod fail;
 mod folder;
 mod fused;
 pub mod hash;
+pub mod heads;
 pub mod heap;
 pub mod hub;
 mod hub_cache;
@@ -25,6 +27,7 @@ pub mod local;
 pub mod manifest;
 mod math;
 mod open;
+pub mod outputs;
 pub mod plan;
 pub mod pull;
 mod stage;
@@ -83,8 +86,8 @@ pub trait Embed: Send + Sync {
     /// within the token budget or a single text.
     fn plan(&self, lengths: &[usize]) -> Vec<Vec<usize>>;
 
-    /// One forward pass: one result per text, in order. A vector that is not finite or not of norm 1 is a
-    /// fault of its text alone (after it was tried alone once more).
+    /// One forward pass: one result per text, in order, with all outputs that were asked for. One that is not sound (see
+    /// [`Embedding::check`]) is a fault of its text alone (after it was tried alone once more).
     ///
     /// # Errors
     /// A failure of the pass as a whole, whose culprit (a text, or the device) is unknown.
@@ -144,7 +147,7 @@ pub struct Settings {
     pub compute: String,
     /// Tokens at most, specials included; 0: the model's own limit.
     pub max_length: usize,
-    /// `["dense"]`.
+    /// Some of `dense`, `sparse`, `multi`; `dense` among them.
     pub outputs: Vec<String>,
     /// `truncate` or `bury`.
     pub truncation: String,

@@ -63,6 +63,11 @@ impl TextTokenizer {
         Ok(Self { tokenizer, keep: max_length - specials })
     }
 
+    /// The id of a token of the vocabulary, special ones too.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
+    }
+
     /// Tokens of `text` without the specials.
     ///
     /// # Errors
