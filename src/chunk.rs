@@ -285,9 +285,18 @@ mod tests {
         assert_eq!(said(|e| e.dense[1] = f32::NAN), "dense: number 1 is NaN");
         assert_eq!(said(|e| e.dense = vec![0.0, 0.0]), "dense: norm 0 instead of 1");
         assert_eq!(said(|e| e.sparse = Some(vec![(4, 0.0)])), "sparse: the weight of token id 4 is 0");
-        assert_eq!(said(|e| e.sparse = Some(vec![(4, f32::INFINITY)])), "sparse: the weight of token id 4 is inf");
-        assert_eq!(said(|e| e.sparse = Some(vec![(4, 1.0), (4, 1.0)])), "sparse: token ids are not ascending");
+        assert_eq!(
+            said(|e| e.sparse = Some(vec![(4, f32::INFINITY)])),
+            "sparse: the weight of token id 4 is inf"
+        );
+        assert_eq!(
+            said(|e| e.sparse = Some(vec![(4, 1.0), (4, 1.0)])),
+            "sparse: token ids are not ascending"
+        );
         assert_eq!(said(|e| e.n_tokens = 4), "multi: 4 numbers instead of 3 rows of 2");
-        assert_eq!(said(|e| e.multi = Some(vec![1.0, 0.0, 0.6, 0.9])).get(..22), Some("multi, row 1: norm 1.0"));
+        assert_eq!(
+            said(|e| e.multi = Some(vec![1.0, 0.0, 0.6, 0.9])).get(..22),
+            Some("multi, row 1: norm 1.0")
+        );
     }
 }

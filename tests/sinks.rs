@@ -130,7 +130,10 @@ fn every_sink_takes_good_rows_and_refuses_spoilt_ones_by_index() {
                 other => panic!("{}: {other:?}", subject.kind),
             }
         }
-        assert!(sink.embeddings(&[ChunkKey::new("b", 0)]).unwrap()[0].is_none(), "all of a batch or none of it");
+        assert!(
+            sink.embeddings(&[ChunkKey::new("b", 0)]).unwrap()[0].is_none(),
+            "all of a batch or none of it"
+        );
     }
 }
 

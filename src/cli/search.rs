@@ -82,7 +82,9 @@ fn weights(text: &str) -> Result<[f32; 3], String> {
     let good = weights.ok().filter(|_| text.split(',').count() == 3);
     good.filter(|weights| weights.iter().all(|weight| weight.is_finite() && *weight >= 0.0))
         .filter(|weights| weights.iter().sum::<f32>() > 0.0)
-        .ok_or_else(|| "expected three numbers of 0 or more, one of them more, for example 0.4,0.2,0.4".into())
+        .ok_or_else(|| {
+            "expected three numbers of 0 or more, one of them more, for example 0.4,0.2,0.4".into()
+        })
 }
 
 /// Refuses outputs that the settings do not ask for, or that the store (`held`: the label of its identity) has not.
@@ -96,9 +98,10 @@ fn are_there(weights: [f32; 3], asked: &[String], held: Option<&str>) -> Result<
     if let (Some(label), Some(outputs)) = (held, &held_outputs) {
         let missing = wanting(&|name| outputs.contains(&name));
         if !missing.is_empty() {
-            let all = OUTPUTS.into_iter().enumerate().filter(|(at, name)| {
-                *at == 0 || needed(*at) || outputs.contains(name)
-            });
+            let all = OUTPUTS
+                .into_iter()
+                .enumerate()
+                .filter(|(at, name)| *at == 0 || needed(*at) || outputs.contains(name));
             let all = all.map(|(_, name)| name).collect::<Vec<_>>().join(",");
             return Err(format!(
                 "the store has no {missing} output ({label}); search it with --mode dense, or embed everything again \
@@ -111,7 +114,7 @@ fn are_there(weights: [f32; 3], asked: &[String], held: Option<&str>) -> Result<
         return Ok(());
     }
     let all = held_outputs.map_or_else(|| OUTPUTS.join(","), |outputs| outputs.join(","));
-    Err(format!("model.outputs = {asked:?} has no {missing}; the store has: type --set model.outputs={all}"))
+    Err(format!("model.outputs = {asked:?} has no {missing}: type --set model.outputs={all}"))
 }
 
 /// Why there is no answer.

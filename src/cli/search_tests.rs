@@ -28,11 +28,14 @@ fn an_output_that_is_not_there_is_refused_with_what_to_type() {
     assert_eq!(are_there(hybrid, &list(&OUTPUTS), None), Ok(()));
 
     let message = said(hybrid, &["dense"], "dense").unwrap_err();
-    assert!(message.contains("no sparse and multi output (bge-m3@5617a9f6/dense-1024/f32/8192)"), "{message}");
+    assert!(
+        message.contains("no sparse and multi output (bge-m3@5617a9f6/dense-1024/f32/8192)"),
+        "{message}"
+    );
     assert!(message.ends_with("forebay run --reembed --set model.outputs=dense,sparse,multi"), "{message}");
     let message = said(sparse, &OUTPUTS, "dense+multi").unwrap_err();
     assert!(message.ends_with("--set model.outputs=dense,sparse,multi"), "nothing is lost: {message}");
     let message = said(sparse, &["dense"], "dense+sparse").unwrap_err();
-    assert!(message.contains("[\"dense\"] has no sparse; the store has"), "{message}");
+    assert!(message.contains("[\"dense\"] has no sparse: type"), "{message}");
     assert!(message.ends_with("type --set model.outputs=dense,sparse"), "{message}");
 }

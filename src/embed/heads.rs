@@ -10,6 +10,7 @@ use rayon::{
 
 use super::{
     expect::{Expect, OpenError, Pooling},
+    linear::Linear,
     math,
     outputs::Outputs,
     tokens::TextTokenizer,
@@ -53,12 +54,6 @@ pub struct Heads {
     specials: Vec<u32>,
 }
 
-/// A matrix multiplication with bias: `weight` is `[out, width]`, `bias` is `[out]`.
-struct Linear {
-    weight: Vec<f32>,
-    bias: Vec<f32>,
-}
-
 impl Heads {
     /// Loads the heads of `outputs` from a model's folder; `None` when only the dense vector is asked for.
     ///
@@ -73,11 +68,7 @@ impl Heads {
         if outputs == Outputs::default() {
             return Ok(None);
         }
-        let load = |file: &str, out: usize| {
-            let mut weights = Weights::open(&expect.name, &folder.join(file))?;
-            let weight = weights.numbers("weight", &[out, expect.dim])?;
-            Ok(Linear { weight, bias: weights.numbers("bias", &[out])? })
-        };
+        let load = |file: &str, out: usize| linear(&expect.name, &folder.join(file), out, expect.dim);
         let special = |token: &&str| {
             tokenizer.id(token).ok_or_else(|| {
                 let path = folder.join("tokenizer.json");
@@ -94,18 +85,23 @@ impl Heads {
     /// The largest weight of each token, by id; tokens that stand for no text and weights of 0 left out.
     fn weigh(&self, head: &Linear, ids: &[u32], rows: &[f32]) -> Vec<(u32, f32)> {
         let mut weights = vec![0.0; ids.len()];
-        math::product(rows, &head.weight, &head.bias, &mut weights);
+        head.product(rows, &mut weights);
         // What is no number is kept, whatever its sign, as the largest: the check behind the encoder must see it.
         let seen = |weight: f32| if weight.is_nan() { f32::NAN } else { weight };
         let pairs = ids.iter().zip(weights).map(|(&id, weight)| (id, seen(weight)));
-        let kept = |&(id, weight): &(u32, f32)| {
-            !(weight <= 0.0 || self.specials.contains(&id))
-        };
+        let kept = |&(id, weight): &(u32, f32)| !(weight <= 0.0 || self.specials.contains(&id));
         let mut pairs: Vec<(u32, f32)> = pairs.filter(kept).collect();
         pairs.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
         pairs.dedup_by_key(|(id, _)| *id);
         pairs
     }
+}
+
+/// A head from its file.
+fn linear(model: &str, path: &Path, out: usize, width: usize) -> Result<Linear, OpenError> {
+    let mut weights = Weights::open(model, path)?;
+    let weight = weights.numbers("weight", &[out, width])?;
+    Ok(Linear::new(&weight, weights.numbers("bias", &[out])?))
 }
 
 /// What one text comes to: `ids` are its tokens, at least one; `rows` is `[ids.len(), width]`, the last layer's.
@@ -137,7 +133,7 @@ fn project(head: &Linear, rows: &[f32], width: usize) -> Vec<f32> {
     let mut out = vec![0.0; rows.len()];
     let block = BLOCK_ROWS * width;
     rows.par_chunks(block).zip(out.par_chunks_mut(block)).for_each(|(rows, out)| {
-        math::product(rows, &head.weight, &head.bias, out);
+        head.product(rows, out);
         out.chunks_exact_mut(width).for_each(math::scale_to_1);
     });
     out
@@ -150,8 +146,8 @@ mod tests {
     /// Sparse: the first number of a row less a half. Multi: the row, its numbers swapped.
     fn heads() -> Heads {
         Heads {
-            sparse: Some(Linear { weight: vec![1.0, 0.0], bias: vec![-0.5] }),
-            multi: Some(Linear { weight: vec![0.0, 1.0, 1.0, 0.0], bias: vec![0.0; 2] }),
+            sparse: Some(Linear::new(&[1.0, 0.0], vec![-0.5])),
+            multi: Some(Linear::new(&[0.0, 1.0, 1.0, 0.0], vec![0.0; 2])),
             specials: vec![0, 2, 1, 3],
         }
     }
@@ -167,7 +163,10 @@ mod tests {
         let multi = all.multi.unwrap();
         assert_eq!(multi.len(), 6 * 2, "a row for each token but the first");
         assert_eq!(multi[..6], [0.0, 1.0, 0.8, 0.6, 0.0, 1.0]);
-        assert_eq!(encoded(Pooling::Mean, None, &[9, 9], &[0.0, 3.0, 4.0, 0.0]), Encoded::dense(vec![0.8, 0.6]));
+        assert_eq!(
+            encoded(Pooling::Mean, None, &[9, 9], &[0.0, 3.0, 4.0, 0.0]),
+            Encoded::dense(vec![0.8, 0.6])
+        );
     }
 
     #[test]
@@ -185,5 +184,26 @@ mod tests {
             let sparse = all.sparse.unwrap();
             assert!(sparse.len() == 1 && sparse[0].1.is_nan(), "{sparse:?}");
         }
+    }
+
+    #[test]
+    fn a_head_as_its_repository_has_it_is_converted_and_loaded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pickle = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/sparse_linear.pt");
+        let file = folder.path().join(SPARSE_FILE);
+        crate::embed::convert::to_safetensors(&pickle, &file, &|_, _| ()).unwrap();
+        let head = linear("m", &file, 1, 32).unwrap();
+        // A row with a single 1 finds a single weight.
+        for at in 0_u8..32 {
+            let (mut row, mut out) = ([0.0; 32], [0.0]);
+            row[usize::from(at)] = 1.0;
+            head.product(&row, &mut out);
+            assert_eq!(out, [f32::from(at) / 64.0 - 0.25 + 0.5]);
+        }
+        let message = linear("m", &file, 1, 64).err().unwrap().to_string();
+        assert!(message.contains("the tensor weight is [1, 32], not [1, 64]"), "{message}");
+        let message = linear("m", &folder.path().join(MULTI_FILE), 32, 32).err().unwrap().to_string();
+        assert!(message.contains("colbert_linear.safetensors is missing"), "{message}");
+        assert!(message.contains("forebay model pull m"), "{message}");
     }
 }

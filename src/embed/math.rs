@@ -80,39 +80,6 @@ fn erf(x: f32) -> f32 {
     x * p / q
 }
 
-/// Rows that share one reading of the weights: as many as the registers of any processor hold the sums of.
-const TOGETHER: usize = 4;
-
-/// `out = rows · weightsᵀ + bias`: `rows` is `[n, width]`, `weights` `[m, width]`, `bias` `[m]`, `out` `[n, m]`. For the
-/// small products beside the layers; those of the layers have kernels of their own.
-pub fn product(rows: &[f32], weights: &[f32], bias: &[f32], out: &mut [f32]) {
-    let (m, width) = (bias.len(), weights.len() / bias.len());
-    for (rows, out) in rows.chunks(TOGETHER * width).zip(out.chunks_mut(TOGETHER * m)) {
-        // Where fewer rows are left, the first stands for those that are wanting.
-        let row = |at: usize| rows.chunks_exact(width).nth(at).unwrap_or(&rows[..width]);
-        let four: [&[f32]; TOGETHER] = std::array::from_fn(row);
-        for (j, (weights, bias)) in weights.chunks_exact(width).zip(bias).enumerate() {
-            let sums = dots(four, weights);
-            out.chunks_exact_mut(m).zip(sums).for_each(|(out, sum)| out[j] = sum + bias);
-        }
-    }
-}
-
-/// Dot products of rows with another one, each in eight parts.
-#[inline(always)]
-fn dots(rows: [&[f32]; TOGETHER], other: &[f32]) -> [f32; TOGETHER] {
-    let mut parts = [[0.0_f32; 8]; TOGETHER];
-    let rows = rows.map(|row| row[..other.len()].as_chunks::<8>());
-    let (eights, rest) = other.as_chunks::<8>();
-    for (at, eight) in eights.iter().enumerate() {
-        for (parts, (row, _)) in parts.iter_mut().zip(&rows) {
-            parts.iter_mut().zip(&row[at]).zip(eight).for_each(|((part, x), y)| *part += x * y);
-        }
-    }
-    let tail = |row: &[f32]| row.iter().zip(rest).map(|(x, y)| x * y).sum::<f32>();
-    std::array::from_fn(|at| parts[at].iter().sum::<f32>() + tail(rows[at].1))
-}
-
 /// Scales to norm 1, in f64. A vector of norm 0 becomes NaN, which the check behind the encoder finds.
 pub fn scale_to_1(vector: &mut [f32]) {
     let norm = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
@@ -122,24 +89,6 @@ pub fn scale_to_1(vector: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn product_is_the_product_at_every_shape() {
-        for (n, m, width) in [(1, 1, 1), (3, 5, 7), (4, 2, 8), (9, 3, 33), (6, 1, 100)] {
-            let numbers = |count: usize, step: f32| (0..count).map(|i| (i as f32 * step).sin()).collect();
-            let (rows, weights): (Vec<f32>, Vec<f32>) = (numbers(n * width, 0.7), numbers(m * width, 1.3));
-            let bias: Vec<f32> = numbers(m, 2.1);
-            let mut out = vec![0.0; n * m];
-            product(&rows, &weights, &bias, &mut out);
-            for (i, row) in rows.chunks_exact(width).enumerate() {
-                for (j, column) in weights.chunks_exact(width).enumerate() {
-                    let dot: f64 = row.iter().zip(column).map(|(x, y)| f64::from(x * y)).sum();
-                    let off = f64::from(out[i * m + j]) - dot - f64::from(bias[j]);
-                    assert!(off.abs() < 1e-5, "{n} x {m} x {width} at {i}, {j}: {off}");
-                }
-            }
-        }
-    }
 
     fn grid(from: f32, to: f32) -> impl Iterator<Item = f32> {
         (0..=100_000).map(move |i| from + (to - from) * i as f32 / 100_000.0)

@@ -23,6 +23,7 @@ pub mod hub;
 mod hub_cache;
 mod lanes;
 pub mod layout;
+mod linear;
 pub mod local;
 pub mod manifest;
 mod math;

@@ -58,8 +58,9 @@ impl Outputs {
             (false, true) => "multi",
         };
         let less = Self { sparse: self.sparse && has.sparse, multi: self.multi && has.multi }.names();
-        let what =
-            format!("{name} has no {wanting} output; set model.outputs = {less:?}, or model.name = \"bge-m3\"");
+        let what = format!(
+            "{name} has no {wanting} output; set model.outputs = {less:?}, or model.name = \"bge-m3\""
+        );
         Err(OpenError::Setting { key: KEY, value: format!("{setting:?}"), what })
     }
 
@@ -91,14 +92,22 @@ mod tests {
     fn what_is_refused_says_what_to_set() {
         let said = |names: &[&str]| Outputs::read(&list(names)).unwrap_err().to_string();
         assert!(said(&["sparse"]).ends_with("set model.outputs = [\"dense\", \"sparse\"]"));
-        assert!(said(&["dense", "colbert"]).contains("model.outputs = [\"dense\", \"colbert\"]: expected some of"));
+        assert!(
+            said(&["dense", "colbert"])
+                .contains("model.outputs = [\"dense\", \"colbert\"]: expected some of")
+        );
         let asked = list(&["dense", "sparse", "multi"]);
-        let refused = |has| {
-            Outputs { sparse: true, multi: true }.within(has, &asked, "m").unwrap_err().to_string()
-        };
+        let refused =
+            |has| Outputs { sparse: true, multi: true }.within(has, &asked, "m").unwrap_err().to_string();
         let none = refused(Outputs::default());
-        assert!(none.contains("m has no sparse or multi output; set model.outputs = [\"dense\"], or"), "{none}");
+        assert!(
+            none.contains("m has no sparse or multi output; set model.outputs = [\"dense\"], or"),
+            "{none}"
+        );
         let sparse = refused(Outputs { sparse: true, multi: false });
-        assert!(sparse.contains("m has no multi output; set model.outputs = [\"dense\", \"sparse\"]"), "{sparse}");
+        assert!(
+            sparse.contains("m has no multi output; set model.outputs = [\"dense\", \"sparse\"]"),
+            "{sparse}"
+        );
     }
 }

@@ -207,8 +207,7 @@ fn look_closely(
         for ((key, identity), embedding) in keys.iter().zip(identities).zip(embeddings) {
             let embedding = embedding.unwrap_or_default();
             // All rows of one identity have the same outputs, of one length: those of the first.
-            let has =
-                (embedding.dense.len(), embedding.sparse.is_some(), embedding.multi.is_some());
+            let has = (embedding.dense.len(), embedding.sparse.is_some(), embedding.multi.is_some());
             let wanted = *first.entry(identity).or_insert(has);
             found.sampled += 1;
             let sound = if (has.1, has.2) == (wanted.1, wanted.2) {

@@ -90,7 +90,10 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::rows::{encode, encode_pairs}, *};
+    use super::{
+        super::rows::{encode, encode_pairs},
+        *,
+    };
 
     fn wave(n: usize, step: f32) -> Vec<f32> {
         (0..n).map(|i| (i as f32 * step).sin() + 0.1).collect()

@@ -11,12 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rusqlite::{
-    Connection, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior, params,
-};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior, params};
 
 use super::{
-    Confirmed, Hit, Query, Row, Settings, Sink, SinkError, Stored, forget, insert, native, rows, schema, search,
+    Confirmed, Hit, Query, Row, Settings, Sink, SinkError, Stored, forget, insert, native, rows, schema,
+    search,
 };
 use crate::{
     chunk::{ChunkKey, Embedding},

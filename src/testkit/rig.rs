@@ -40,6 +40,8 @@ pub struct Rig {
     pub faults: Arc<Faults>,
     /// The sink; `None`: SQLite's in the data folder, opened anew for each run.
     pub sink: Option<Arc<dyn Sink>>,
+    /// The embedder: the instant one, unless it is changed.
+    pub model: Arc<dyn Embed>,
 }
 
 /// Small limits and short waits, so that every one of them is met.
@@ -126,7 +128,13 @@ impl Rig {
 
     /// A rig in this weather.
     pub fn in_weather(dir: &Path, weather: Weather) -> Self {
-        Self { dir: dir.to_owned(), settings: settings(), faults: Faults::new(weather), sink: None }
+        Self {
+            dir: dir.to_owned(),
+            settings: settings(),
+            faults: Faults::new(weather),
+            sink: None,
+            model: model(),
+        }
     }
 
     /// The data folder's path.
@@ -164,7 +172,7 @@ impl Rig {
 
     /// The identity of the embedder, as stored.
     pub fn identity(&self) -> String {
-        model().identity().stored()
+        self.model.identity().stored()
     }
 
     /// A line, not running yet.
@@ -175,7 +183,8 @@ impl Rig {
     /// A line that goes on with a run that found the disk full.
     fn going_on(&self, before: Option<Before>) -> Arc<Line> {
         let folder = self.folder();
-        let model = Arc::new(FaultyEmbed { inner: model(), faults: Arc::clone(&self.faults) });
+        let model =
+            Arc::new(FaultyEmbed { inner: Arc::clone(&self.model), faults: Arc::clone(&self.faults) });
         let sink = self.plain_sink();
         sink.preflight(model.identity(), model.dim(), &folder.store, false).expect("the sink is fit");
         let sink = Arc::new(FaultySink { inner: sink, faults: Arc::clone(&self.faults) });
