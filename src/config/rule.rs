@@ -46,7 +46,7 @@ pub(super) fn rule(key: &str) -> Rule {
         "model.dir" | "sink.path" => Local { empty: true },
         "model.device" => Device,
         "model.kernel" => OneOf(&["auto", "avx512", "avx2", "portable", "candle"]),
-        "model.compute" => OneOf(&["f32"]),
+        "model.compute" => OneOf(&["f32", "i16"]),
         "model.outputs" => SomeOf(&["dense", "sparse", "multi"]),
         "model.truncation" => OneOf(&["truncate", "bury"]),
         "model.max_length" => Whole(0..=1_048_576),

@@ -39,7 +39,15 @@ pub fn choose(
     let place = if device.is_cpu() { "cpu" } else { "cuda" };
     tracing::info!(device = place, threads, source, model = expect.name, "loading the model");
     if device.is_cpu() && settings.kernel != "candle" {
-        return cpu::load(files, expect, &settings.kernel, threads);
+        return cpu::load(files, expect, settings, threads);
+    }
+    if settings.compute == "i16" {
+        return Err(OpenError::Setting {
+            key: "model.compute",
+            value: "\"i16\"".into(),
+            what: "i16 is there on the CPU only; set model.device = \"cpu\" or model.compute = \"f32\""
+                .into(),
+        });
     }
     Ok(Box::new(CandleEncoder::load(files, expect, &device, threads)?))
 }

@@ -48,6 +48,11 @@ impl Lanes {
         })
     }
 
+    /// Runs `work` in the pool of all threads.
+    pub fn on_all<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.wide.install(work)
+    }
+
     /// Runs `forward` over parts of `batch` and returns its results in order.
     pub fn run<'t, F, T>(&self, batch: &[&'t [u32]], forward: F) -> Result<Vec<T>>
     where

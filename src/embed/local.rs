@@ -240,9 +240,13 @@ fn identity_of(
 /// [`OpenError::Setting`], with what to set instead.
 pub fn check_settings(settings: &Settings) -> Result<(), OpenError> {
     let refuse = |key, value: String, what: &str| Err(OpenError::Setting { key, value, what: what.into() });
-    if settings.compute != "f32" {
-        let what = "only \"f32\" is there in this version; set model.compute = \"f32\"";
+    if !["f32", "i16"].contains(&settings.compute.as_str()) {
+        let what = "expected f32 or i16; set model.compute = \"f32\"";
         return refuse("model.compute", format!("{:?}", settings.compute), what);
+    }
+    if settings.compute == "i16" && settings.kernel == "candle" {
+        let what = "i16 is there on our own kernels only; set model.kernel = \"auto\"";
+        return refuse("model.kernel", format!("{:?}", settings.kernel), what);
     }
     Outputs::read(&settings.outputs)?;
     if !["truncate", "bury"].contains(&settings.truncation.as_str()) {

@@ -37,6 +37,7 @@ pub mod tokens;
 pub mod verify;
 pub mod weights;
 mod wheel;
+mod words;
 
 pub use open::{ModelError, identity, open};
 

@@ -10,7 +10,7 @@ use std::{
 use candle_core::{DType, Device, Tensor};
 use safetensors::{Dtype, tensor::Metadata};
 
-use super::expect::OpenError;
+use super::{expect::OpenError, words::Words};
 
 /// Longest header of a safetensors file, in bytes; the format's own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
@@ -73,14 +73,7 @@ impl Weights {
     /// # Errors
     /// The tensor is not in the file, or is of another shape or of a type that is no float.
     pub fn tensor(&mut self, name: &str, shape: &[usize], device: &Device) -> Result<Tensor, OpenError> {
-        let full = format!("{}{name}", self.prefix);
-        let Some(info) = self.metadata.info(&full) else {
-            return Err(self.damaged(format!("the tensor {full} is missing")));
-        };
-        if info.shape != shape {
-            return Err(self.damaged(format!("the tensor {full} is {:?}, not {shape:?}", info.shape)));
-        }
-        let (dtype, start) = (info.dtype, self.data_start + info.data_offsets.0 as u64);
+        let (dtype, start) = self.float(name, shape)?;
         self.file
             .seek(SeekFrom::Start(start))
             .map_err(|error| OpenError::io(&self.model, &self.path, &error))?;
@@ -89,12 +82,11 @@ impl Weights {
             Dtype::F32 => self.read_f32(count).map(|values| Tensor::from_vec(values, shape, device)),
             Dtype::F16 => self.read_wide(count, 2, DType::F16, shape, device),
             Dtype::BF16 => self.read_wide(count, 2, DType::BF16, shape, device),
-            Dtype::F64 => self.read_wide(count, 8, DType::F64, shape, device),
-            other => return Err(self.damaged(format!("the tensor {full} is of type {other:?}"))),
+            _ => self.read_wide(count, 8, DType::F64, shape, device),
         };
         tensor
             .map_err(|error| OpenError::io(&self.model, &self.path, &error))?
-            .map_err(|error| self.damaged(format!("the tensor {full}: {error}")))
+            .map_err(|error| self.damaged(format!("the tensor {name}: {error}")))
     }
 
     /// The numbers of a tensor as f32, row-major, held once.
@@ -102,19 +94,39 @@ impl Weights {
     /// # Errors
     /// As [`Weights::tensor`].
     pub fn numbers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, OpenError> {
-        let full = format!("{}{name}", self.prefix);
-        let plain = self
-            .metadata
-            .info(&full)
-            .filter(|info| info.dtype == Dtype::F32 && info.shape == shape)
-            .map(|info| self.data_start + info.data_offsets.0 as u64);
-        let Some(start) = plain else {
+        let (dtype, start) = self.float(name, shape)?;
+        if dtype != Dtype::F32 {
             let tensor = self.tensor(name, shape, &Device::Cpu)?;
             let numbers = tensor.flatten_all().and_then(|flat| flat.to_vec1());
             return numbers.map_err(|error| self.unusable(&error));
-        };
+        }
         let read = self.file.seek(SeekFrom::Start(start)).and_then(|_| self.read_f32(shape.iter().product()));
         read.map_err(|error| OpenError::io(&self.model, &self.path, &error))
+    }
+
+    /// A table of rows that stay in the file.
+    ///
+    /// # Errors
+    /// As [`Weights::tensor`].
+    pub fn words(&self, name: &str, shape: [usize; 2]) -> Result<Words, OpenError> {
+        let (dtype, start) = self.float(name, &shape)?;
+        let file = self.file.try_clone().map_err(|error| OpenError::io(&self.model, &self.path, &error))?;
+        Ok(Words::new(file, start, shape[1], dtype))
+    }
+
+    /// Type and place in the file of a tensor of floats.
+    fn float(&self, name: &str, shape: &[usize]) -> Result<(Dtype, u64), OpenError> {
+        let full = format!("{}{name}", self.prefix);
+        let Some(info) = self.metadata.info(&full) else {
+            return Err(self.damaged(format!("the tensor {full} is missing")));
+        };
+        if info.shape != shape {
+            return Err(self.damaged(format!("the tensor {full} is {:?}, not {shape:?}", info.shape)));
+        }
+        if ![Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64].contains(&info.dtype) {
+            return Err(self.damaged(format!("the tensor {full} is of type {:?}", info.dtype)));
+        }
+        Ok((info.dtype, self.data_start + info.data_offsets.0 as u64))
     }
 
     fn read_f32(&mut self, count: usize) -> std::io::Result<Vec<f32>> {

@@ -1,10 +1,7 @@
 //! Attention of one text over itself, head by head and a few queries at a time: memory grows with the text's length,
 //! not with its square.
 
-use super::{
-    kernel::Kernel,
-    product::{Side, side_by_side},
-};
+use super::{kernel::Kernel, product::side_by_side};
 use crate::embed::math;
 
 /// What attention works in; grows and is used again.
@@ -12,7 +9,7 @@ use crate::embed::math;
 pub struct Room<const MR: usize, const NR: usize> {
     keys: Vec<[f32; NR]>,
     values: Vec<[f32; NR]>,
-    side: Side<MR>,
+    side: Vec<[f32; MR]>,
     scores: Vec<f32>,
 }
 
@@ -45,7 +42,7 @@ pub unsafe fn attention<const MR: usize, const NR: usize>(
     let Room { keys, values, side, scores } = room;
     side.resize(heads.width.max(n), [0.0; MR]);
     scores.resize(MR * wide, 0.0);
-    let mut tile = [[0.0; NR]; MR];
+    let (mut tile, mut scales) = ([[0.0; NR]; MR], [0.0; MR]);
     for head in 0..heads.count {
         let at = |part: usize| part * width + head * heads.width;
         keys_of(qkv, 3 * width, at(1), heads.width, keys);
@@ -53,20 +50,27 @@ pub unsafe fn attention<const MR: usize, const NR: usize>(
         let queries = qkv[first * 3 * width..].chunks(MR * 3 * width);
         for (queries, out) in queries.zip(out.chunks_mut(MR * width)) {
             let rows = out.len() / width;
-            side_by_side(&queries[..rows * 3 * width], 3 * width, at(0), heads.width, side);
+            let numbers = at(0)..at(0) + heads.width;
+            side_by_side(
+                &queries[..rows * 3 * width],
+                3 * width,
+                numbers,
+                &mut side[..heads.width],
+                &mut scales,
+            );
             let scores = &mut scores[..rows * wide];
             for (panel, keys) in keys.chunks_exact(heads.width).enumerate() {
                 // SAFETY: the caller vouches for the instructions; both have a step a number of the head.
-                unsafe { kernel.tile(&side[..heads.width], keys, &mut tile) };
+                unsafe { kernel.tile(rows, &side[..heads.width], keys, &mut tile) };
                 for (row, sums) in scores.chunks_exact_mut(wide).zip(&tile) {
                     row[panel * NR..][..NR].copy_from_slice(sums);
                 }
             }
             scores.chunks_exact_mut(wide).for_each(|row| math::softmax(&mut row[..n]));
-            side_by_side(scores, wide, 0, n, side);
+            side_by_side(scores, wide, 0..n, &mut side[..n], &mut scales);
             for (panel, values) in values.chunks_exact(n).enumerate() {
                 // SAFETY: as above, with a step a token.
-                unsafe { kernel.tile(&side[..n], values, &mut tile) };
+                unsafe { kernel.tile(rows, &side[..n], values, &mut tile) };
                 let columns = at(0) + panel * NR..at(0) + (panel * NR + NR).min(heads.width);
                 for (row, sums) in out.chunks_exact_mut(width).zip(&tile) {
                     row[columns.clone()].copy_from_slice(&sums[..columns.len()]);

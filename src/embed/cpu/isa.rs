@@ -22,10 +22,7 @@ pub struct Norm {
 }
 
 /// What the encoder computes, for one set of instructions.
-pub trait Isa<const MR: usize, const NR: usize>: Kernel<MR, NR> + Send + Sync + 'static {
-    /// Its name.
-    fn name(self) -> &'static str;
-
+pub trait Isa<const MR: usize, const NR: usize>: Kernel<MR, NR> {
     /// See [`product`].
     fn product(
         self,
@@ -46,13 +43,9 @@ pub trait Isa<const MR: usize, const NR: usize>: Kernel<MR, NR> + Send + Sync + 
 
 /// `$kernel` with its instructions; the value exists only where the processor has them.
 macro_rules! isa {
-    ($(#[$on:meta])* $kernel:ident, $mr:literal, $nr:literal, $name:literal $(, $features:literal)?) => {
+    ($(#[$on:meta])* $kernel:ident, $mr:literal, $nr:literal $(, $features:literal)?) => {
         $(#[$on])*
         impl Isa<$mr, $nr> for $kernel {
-            fn name(self) -> &'static str {
-                $name
-            }
-
             fn product(
                 self,
                 rows: &[f32],
@@ -117,7 +110,7 @@ macro_rules! isa {
     };
 }
 
-isa!(Portable, 4, 16, "portable");
+isa!(Portable, 4, 16);
 #[cfg(target_arch = "x86_64")]
 use super::kernel::{Avx2, Avx512};
 isa!(
@@ -125,7 +118,6 @@ isa!(
     Avx2,
     6,
     16,
-    "avx2",
     "avx2,fma"
 );
 isa!(
@@ -133,6 +125,5 @@ isa!(
     Avx512,
     12,
     32,
-    "avx512",
     "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"
 );

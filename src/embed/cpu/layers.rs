@@ -11,7 +11,7 @@ use rayon::{
 use super::{
     attention::{Heads, Room},
     isa::{Isa, Norm},
-    product::{Linear, ROWS, Side, Then},
+    product::{Linear, Side, Then},
 };
 
 /// One layer.
@@ -72,7 +72,7 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Layers<I, MR, NR> {
         let n = rows.len() / width;
         qkv.resize(n * 3 * width, 0.0);
         mixed.resize(n * width, 0.0);
-        let together = ROWS * rayon::current_num_threads();
+        let together = I::ROWS * rayon::current_num_threads();
         for layer in &self.layers {
             self.product(rows, &layer.qkv, Then::Keep, &mut qkv[..n * 3 * width]);
             self.attention(lengths, qkv, &mut mixed[..n * width]);
@@ -92,7 +92,7 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Layers<I, MR, NR> {
     fn with_bench<T>(&self, work: impl FnOnce(&mut Bench<MR, NR>) -> T) -> T {
         let free = || self.benches.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = free().pop();
-        let mut bench = kept.unwrap_or_else(|| Bench { side: Vec::new(), room: Room::default() });
+        let mut bench = kept.unwrap_or_else(|| Bench { side: Side::default(), room: Room::default() });
         let result = work(&mut bench);
         free().push(bench);
         result
@@ -100,7 +100,7 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Layers<I, MR, NR> {
 
     /// Rows or columns shared among the threads of the pool that this runs in.
     fn product(&self, rows: &[f32], linear: &Linear<NR>, then: Then<'_>, out: &mut [f32]) {
-        let (width, wide, panels) = (linear.weights.width, linear.weights.out, linear.weights.panels());
+        let (width, wide, panels) = (linear.width(), linear.out(), linear.panels());
         let (n, threads) = (rows.len() / width, rayon::current_num_threads());
         let part = |rows: &[f32], then: Then<'_>, out: &mut [f32]| {
             self.with_bench(|bench| self.isa.product(rows, linear, 0..panels, then, out, &mut bench.side));
@@ -124,7 +124,7 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Layers<I, MR, NR> {
 
     /// Too few rows to share: each thread has some of the columns, in a matrix of its own.
     fn by_columns(&self, rows: &[f32], linear: &Linear<NR>, then: Then<'_>, out: &mut [f32]) {
-        let (width, wide, panels) = (linear.weights.width, linear.weights.out, linear.weights.panels());
+        let (width, wide, panels) = (linear.width(), linear.out(), linear.panels());
         let n = rows.len() / width;
         let share = panels.div_ceil(rayon::current_num_threads());
         let mut parts: Vec<(usize, Vec<f32>)> =

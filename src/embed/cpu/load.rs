@@ -1,7 +1,11 @@
 //! Weights from their file into packed form, tensor by tensor.
 
 use super::{
-    CpuEncoder, Isa, Layers, Norm, attention::Heads, layers::Layer, packed::Packed, product::Linear,
+    CpuEncoder, Isa, Layers, Norm,
+    attention::Heads,
+    layers::Layer,
+    packed::Packed,
+    product::{Linear, Weights as Form},
 };
 use crate::embed::{
     expect::{Expect, OpenError},
@@ -18,14 +22,15 @@ pub fn load<I: Isa<MR, NR>, const MR: usize, const NR: usize>(
     isa: I,
     files: &ModelFiles,
     expect: &Expect,
+    is_i16: bool,
     threads: usize,
 ) -> Result<CpuEncoder<I, MR, NR>, OpenError> {
-    tracing::info!(instructions = isa.name(), "the weights are packed for this processor");
+    tracing::info!(kernel = I::NAME, is_i16, "packing the weights");
     let config = &files.config;
     let width = config.hidden_size;
-    let mut loader =
-        Loader { weights: Weights::open(&expect.name, &files.weights)?, eps: config.layer_norm_eps as f32 };
-    let words = loader.numbers("embeddings.word_embeddings.weight", &[config.vocab_size, width])?;
+    let weights = Weights::open(&expect.name, &files.weights)?;
+    let mut loader = Loader { weights, eps: config.layer_norm_eps as f32, is_i16 };
+    let words = loader.weights.words("embeddings.word_embeddings.weight", [config.vocab_size, width])?;
     let table = [config.max_position_embeddings, width];
     let mut positions = loader.numbers("embeddings.position_embeddings.weight", &table)?;
     let types =
@@ -34,8 +39,10 @@ pub fn load<I: Isa<MR, NR>, const MR: usize, const NR: usize>(
         row.iter_mut().zip(&types).for_each(|(value, first)| *value += first);
     }
     let embedded_norm = loader.norm("embeddings.LayerNorm", width)?;
-    let layers = (0..config.num_hidden_layers).map(|index| loader.layer(index, config));
-    let layers = layers.collect::<Result<_, _>>()?;
+    let lanes = Lanes::open(threads)?;
+    let mut layers = || (0..config.num_hidden_layers).map(|index| loader.layer(index, config)).collect();
+    let layers: Result<_, _> = lanes.on_all(&mut layers);
+    let layers = layers?;
     let heads = Heads { count: config.num_attention_heads, width: width / config.num_attention_heads };
     Ok(CpuEncoder {
         words,
@@ -45,7 +52,7 @@ pub fn load<I: Isa<MR, NR>, const MR: usize, const NR: usize>(
         dim: width,
         first_position: config.first_position(expect.family),
         pooling: expect.pooling,
-        lanes: Lanes::open(threads)?,
+        lanes,
         buffers: std::sync::Mutex::default(),
     })
 }
@@ -53,6 +60,7 @@ pub fn load<I: Isa<MR, NR>, const MR: usize, const NR: usize>(
 struct Loader {
     weights: Weights,
     eps: f32,
+    is_i16: bool,
 }
 
 impl Loader {
@@ -76,7 +84,16 @@ impl Loader {
     ) -> Result<Linear<NR>, OpenError> {
         let weights = self.numbers(&format!("{name}.weight"), &[out, width])?;
         let bias = self.numbers(&format!("{name}.bias"), &[out])?;
-        Ok(Linear { weights: Packed::new(&weights, width), bias })
+        Ok(self.packed(&weights, width, bias))
+    }
+
+    fn packed<const NR: usize>(&self, weights: &[f32], width: usize, bias: Vec<f32>) -> Linear<NR> {
+        let weights = if self.is_i16 {
+            Form::I16(Packed::new(weights, width))
+        } else {
+            Form::F32(Packed::new(weights, width))
+        };
+        Linear { weights, bias }
     }
 
     /// Query, key and value of one layer in one product; the query's part is scaled.
@@ -93,7 +110,7 @@ impl Loader {
             weights.extend(part_weights.into_iter().map(scaled));
             bias.extend(self.numbers(&format!("{name}.{part}.bias"), &[width])?.into_iter().map(scaled));
         }
-        Ok(Linear { weights: Packed::new(&weights, width), bias })
+        Ok(self.packed(&weights, width, bias))
     }
 
     fn layer<const NR: usize>(&mut self, index: usize, config: &ModelConfig) -> Result<Layer<NR>, OpenError> {

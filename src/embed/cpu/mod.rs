@@ -11,6 +11,7 @@ mod layers;
 mod load;
 mod packed;
 mod product;
+mod step;
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,17 +20,18 @@ use kernel::Portable;
 use layers::{Buffers, Layers};
 
 use super::{
-    EmbedError,
+    EmbedError, Settings,
     encoder::Encoder,
     expect::{Expect, OpenError, Pooling},
     heads::{Encoded, Heads, encoded},
     lanes::Lanes,
     layout::ModelFiles,
+    words::Words,
 };
 
 /// An encoder with its weights, for one set of instructions.
 struct CpuEncoder<I, const MR: usize, const NR: usize> {
-    words: Vec<f32>,
+    words: Words,
     /// Position table with the one token type added.
     positions: Vec<f32>,
     embedded_norm: Norm,
@@ -41,28 +43,29 @@ struct CpuEncoder<I, const MR: usize, const NR: usize> {
     buffers: Mutex<Vec<Buffers>>,
 }
 
-/// Loads the weights for `kernel`, or with `auto` for the best that this processor has.
+/// Loads the weights for `model.kernel`, with `auto` for the best that this processor has.
 ///
 /// # Errors
-/// See [`super::weights::Weights::tensor`]; the processor lacks what `kernel` asks for.
+/// See [`super::weights::Weights::tensor`]; the processor lacks what the setting asks for.
 pub fn load(
     files: &ModelFiles,
     expect: &Expect,
-    kernel: &str,
+    settings: &Settings,
     threads: usize,
 ) -> Result<Box<dyn Encoder>, OpenError> {
+    let (kernel, is_i16) = (settings.kernel.as_str(), settings.compute == "i16");
     let wanted = |name: &str| kernel == name || kernel == "auto";
     #[cfg(target_arch = "x86_64")]
     {
         if let Some(isa) = kernel::Avx512::detect().filter(|_| wanted("avx512")) {
-            return Ok(Box::new(load::load(isa, files, expect, threads)?));
+            return Ok(Box::new(load::load(isa, files, expect, is_i16, threads)?));
         }
         if let Some(isa) = kernel::Avx2::detect().filter(|_| wanted("avx2")) {
-            return Ok(Box::new(load::load(isa, files, expect, threads)?));
+            return Ok(Box::new(load::load(isa, files, expect, is_i16, threads)?));
         }
     }
     if wanted("portable") {
-        return Ok(Box::new(load::load(Portable, files, expect, threads)?));
+        return Ok(Box::new(load::load(Portable, files, expect, is_i16, threads)?));
     }
     Err(OpenError::Setting {
         key: "model.kernel",
@@ -72,29 +75,32 @@ pub fn load(
 }
 
 impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> CpuEncoder<I, MR, NR> {
-    fn forward(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Vec<Encoded> {
+    fn forward(&self, batch: &[&[u32]], heads: Option<&Heads>) -> std::io::Result<Vec<Encoded>> {
         let free = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = free().pop();
         let mut buffers = kept.unwrap_or_default();
         let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
-        self.embed(batch, &mut buffers.rows);
+        self.embed(batch, &mut buffers.rows)?;
         self.layers.run(&lengths, &mut buffers);
         let outputs = self.pooled(batch, &buffers.rows, heads);
         free().push(buffers);
-        outputs
+        Ok(outputs)
     }
 
     /// Words and positions, normalised.
-    fn embed(&self, batch: &[&[u32]], rows: &mut Vec<f32>) {
+    fn embed(&self, batch: &[&[u32]], rows: &mut Vec<f32>) -> std::io::Result<()> {
         rows.clear();
+        let mut bytes = Vec::new();
         for ids in batch {
             let positions = self.positions.chunks_exact(self.dim).skip(self.first_position);
             for (id, position) in ids.iter().zip(positions) {
-                let word = &self.words[*id as usize * self.dim..][..self.dim];
-                rows.extend(word.iter().zip(position).map(|(word, position)| word + position));
+                let start = rows.len();
+                self.words.push(*id, &mut bytes, rows)?;
+                rows[start..].iter_mut().zip(position).for_each(|(value, position)| *value += position);
             }
         }
         self.layers.norm(rows, &self.embedded_norm);
+        Ok(())
     }
 
     /// What the final rows of each text come to.
@@ -115,7 +121,7 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Encoder for CpuEncoder<I,
     }
 
     fn encode(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Result<Vec<Encoded>, EmbedError> {
-        let run = |part: &[&[u32]]| Ok(self.forward(part, heads));
+        let run = |part: &[&[u32]]| self.forward(part, heads).map_err(candle_core::Error::from);
         self.lanes.run(batch, run).map_err(|error| EmbedError::Failed(error.to_string()))
     }
 }

@@ -3,20 +3,26 @@
 use std::ops::Range;
 
 use super::{
-    kernel::Kernel,
+    kernel::{Kernel, Pair},
     packed::{BLOCK, Packed},
+    step::Step,
 };
 use crate::embed::math;
-
-/// Rows that go past the weights together: their packed form stays in the second cache.
-pub const ROWS: usize = 192;
 
 /// A matrix multiplication with bias.
 pub struct Linear<const NR: usize> {
     /// The weights.
-    pub weights: Packed<NR>,
+    pub weights: Weights<NR>,
     /// Added to every row.
     pub bias: Vec<f32>,
+}
+
+/// Weights in the form of the arithmetic.
+pub enum Weights<const NR: usize> {
+    /// `model.compute = "f32"`.
+    F32(Packed<f32, NR>),
+    /// `model.compute = "i16"`.
+    I16(Packed<Pair, NR>),
 }
 
 /// What is done to the product besides adding the bias.
@@ -30,26 +36,57 @@ pub enum Then<'a> {
     Add(&'a [f32]),
 }
 
-/// Rows of `MR` numbers, `MR` tokens side by side: what a kernel reads. Grows and is used again.
-pub type Side<const MR: usize> = Vec<[f32; MR]>;
+/// Tokens side by side as a kernel reads them, `MR` at a time. Grows and is used again.
+pub struct Side<const MR: usize> {
+    numbers: Vec<[f32; MR]>,
+    pairs: Vec<[Pair; MR]>,
+    scales: Vec<[f32; MR]>,
+}
 
-/// Packs up to `MR` rows of `wide` numbers at `first..first + steps`; rows that are wanting are zero.
+impl<const NR: usize> Linear<NR> {
+    /// Numbers a row of input has.
+    pub const fn width(&self) -> usize {
+        match &self.weights {
+            Weights::F32(packed) => packed.width,
+            Weights::I16(packed) => packed.width,
+        }
+    }
+
+    /// Numbers a row of output has.
+    pub const fn out(&self) -> usize {
+        self.bias.len()
+    }
+
+    /// Panels of a block of the weights.
+    pub const fn panels(&self) -> usize {
+        self.out().div_ceil(NR)
+    }
+}
+
+impl<const MR: usize> Default for Side<MR> {
+    fn default() -> Self {
+        Self { numbers: Vec::new(), pairs: Vec::new(), scales: Vec::new() }
+    }
+}
+
+/// Packs up to `MR` rows of `wide` numbers at `numbers`; rows that are wanting are zero.
 #[inline(always)]
-pub fn side_by_side<const MR: usize>(
+pub fn side_by_side<T: Step, const MR: usize>(
     rows: &[f32],
     wide: usize,
-    first: usize,
-    steps: usize,
-    to: &mut [[f32; MR]],
+    numbers: Range<usize>,
+    to: &mut [[T; MR]],
+    scales: &mut [f32; MR],
 ) {
     let count = (rows.len() / wide).min(MR);
     if count < MR {
-        to[..steps].fill([0.0; MR]);
+        to.fill([T::default(); MR]);
     }
     for (i, row) in rows.chunks_exact(wide).take(count).enumerate() {
-        for (step, value) in to.iter_mut().zip(&row[first..first + steps]) {
-            step[i] = *value;
-        }
+        let row = &row[numbers.clone()];
+        let (scale, factor) = T::scale(row);
+        scales[i] = scale;
+        T::spread(row, factor, i, to);
     }
 }
 
@@ -69,41 +106,72 @@ pub unsafe fn product<const MR: usize, const NR: usize>(
     out: &mut [f32],
     side: &mut Side<MR>,
 ) {
-    let (weights, bias) = (&linear.weights, &linear.bias);
+    let Side { numbers, pairs, scales } = side;
+    // SAFETY: the caller's.
+    unsafe {
+        match &linear.weights {
+            Weights::F32(weights) => {
+                packed(kernel, rows, (weights, &linear.bias), panels, then, out, (numbers, scales));
+            }
+            Weights::I16(weights) => {
+                packed(kernel, rows, (weights, &linear.bias), panels, then, out, (pairs, scales));
+            }
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "calls the kernel")]
+#[inline(always)]
+unsafe fn packed<K: Kernel<MR, NR>, T: Step, const MR: usize, const NR: usize>(
+    kernel: K,
+    rows: &[f32],
+    (weights, bias): (&Packed<T, NR>, &[f32]),
+    panels: Range<usize>,
+    then: Then<'_>,
+    out: &mut [f32],
+    (side, scales): (&mut Vec<[T; MR]>, &mut Vec<[f32; MR]>),
+) {
     let (width, left) = (weights.width, panels.start * NR);
     let wide = (panels.end * NR).min(weights.out) - left;
-    side.resize(ROWS.div_ceil(MR) * BLOCK.min(width), [0.0; MR]);
-    let blocks = rows.chunks(ROWS * width).zip(out.chunks_mut(ROWS * wide)).enumerate();
-    for (block, (rows, out)) in blocks {
+    let strips = K::ROWS.min(rows.len() / width).div_ceil(MR);
+    side.resize(strips * BLOCK, [T::default(); MR]);
+    scales.resize(strips, [0.0; MR]);
+    let mut sums = [[T::Sum::default(); NR]; MR];
+    for (part, (rows, out)) in rows.chunks(K::ROWS * width).zip(out.chunks_mut(K::ROWS * wide)).enumerate() {
         let then = match then {
-            Then::Add(other) => Then::Add(&other[block * ROWS * wide..]),
+            Then::Add(other) => Then::Add(&other[part * K::ROWS * wide..]),
             then => then,
         };
-        for first in (0..width).step_by(BLOCK) {
-            let steps = BLOCK.min(width - first);
-            let ends = (first == 0, first + steps == width);
-            for (rows, to) in rows.chunks(MR * width).zip(side.chunks_exact_mut(steps)) {
-                side_by_side(rows, width, first, steps, to);
+        for (block, first) in (0..width).step_by(BLOCK * T::NUMBERS).enumerate() {
+            let numbers = first..(first + BLOCK * T::NUMBERS).min(width);
+            let ends = (first == 0, numbers.end == width);
+            let steps = numbers.len().div_ceil(T::NUMBERS);
+            let strips = rows.chunks(MR * width).zip(side.chunks_exact_mut(steps)).zip(scales.iter_mut());
+            for ((rows, side), scales) in strips {
+                side_by_side(rows, width, numbers.clone(), side, scales);
             }
             for panel in panels.clone() {
-                let (b, column) = (weights.panel(first, panel), panel * NR - left);
+                let (b, column_scales) = (weights.panel(block, panel), weights.scales(block, panel));
+                let column = panel * NR - left;
                 let columns = column..(column + NR).min(wide);
-                let bias = &bias[left..][columns.clone()];
-                for (at, a) in side.chunks_exact(steps).take((rows.len() / width).div_ceil(MR)).enumerate() {
-                    out.chunks_exact(wide)
-                        .skip(at * MR)
-                        .take(MR)
-                        .for_each(|row| kernel.soon(&row[columns.clone()]));
-                    let mut tile = [[0.0; NR]; MR];
+                let bias = taken::<NR>(&bias[left..][columns.clone()]);
+                let strips =
+                    out.chunks_mut(MR * wide).zip(side.chunks_exact(steps)).zip(&*scales).enumerate();
+                for (strip, ((out, a), row_scales)) in strips {
+                    out.chunks_exact(wide).for_each(|row| kernel.soon(&row[columns.clone()]));
                     // SAFETY: the caller vouches for the instructions; both have `steps` steps.
-                    unsafe { kernel.tile(a, b, &mut tile) };
-                    let out = out.chunks_exact_mut(wide).skip(at * MR).zip(&mut tile);
-                    for (i, (row, sums)) in out.enumerate() {
+                    unsafe { T::tile(kernel, out.len() / wide, a, b, &mut sums) };
+                    let rows = out.chunks_exact_mut(wide).zip(&sums).zip(row_scales).enumerate();
+                    for (i, ((row, sums), row_scale)) in rows {
+                        let mut values = [0.0; NR];
+                        for ((value, sum), column_scale) in values.iter_mut().zip(sums).zip(column_scales) {
+                            *value = T::value(*sum, row_scale * column_scale);
+                        }
                         let other = match then {
-                            Then::Add(other) => &other[(at * MR + i) * wide..][columns.clone()],
+                            Then::Add(other) => &other[(strip * MR + i) * wide..][columns.clone()],
                             Then::Keep | Then::Gelu => &[],
                         };
-                        finish(&mut row[columns.clone()], sums, ends, bias, then, other);
+                        finish(&mut row[columns.clone()], values, ends, &bias, then, other);
                     }
                 }
             }
@@ -115,22 +183,40 @@ pub unsafe fn product<const MR: usize, const NR: usize>(
 #[inline(always)]
 fn finish<const NR: usize>(
     row: &mut [f32],
-    sums: &mut [f32; NR],
+    mut sums: [f32; NR],
     (is_first, is_last): (bool, bool),
-    bias: &[f32],
+    bias: &[f32; NR],
     then: Then<'_>,
     other: &[f32],
 ) {
     if !is_first {
-        sums.iter_mut().zip(&*row).for_each(|(sum, value)| *sum += value);
+        add(&mut sums, &taken(row));
     }
     if is_last {
-        sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
+        add(&mut sums, bias);
         match then {
             Then::Keep => {}
             Then::Gelu => sums.iter_mut().for_each(|sum| *sum = math::gelu(*sum)),
-            Then::Add(_) => sums.iter_mut().zip(other).for_each(|(sum, other)| *sum += other),
+            Then::Add(_) => add(&mut sums, &taken(other)),
         }
     }
-    row.copy_from_slice(&sums[..row.len()]);
+    match row.first_chunk_mut::<NR>() {
+        Some(row) => *row = sums,
+        None => row.copy_from_slice(&sums[..row.len()]),
+    }
+}
+
+#[inline(always)]
+fn add<const NR: usize>(sums: &mut [f32; NR], other: &[f32; NR]) {
+    sums.iter_mut().zip(other).for_each(|(sum, value)| *sum += value);
+}
+
+/// The numbers of a tile's row, in one piece where there are enough: so that the compiler knows how many there are.
+#[inline(always)]
+fn taken<const NR: usize>(row: &[f32]) -> [f32; NR] {
+    row.first_chunk::<NR>().copied().unwrap_or_else(|| {
+        let mut taken = [0.0; NR];
+        taken[..row.len()].copy_from_slice(row);
+        taken
+    })
 }
