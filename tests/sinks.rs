@@ -161,6 +161,47 @@ fn writing_the_same_chunk_twice_leaves_one_row() {
     }
 }
 
+/// The same row with all outputs: two rows beside the dense vector, as of three tokens.
+fn with_outputs(row: Row, sparse: &[(u32, f32)]) -> Row {
+    let multi = [row.embedding.dense.clone(), row.embedding.dense.iter().rev().copied().collect()].concat();
+    let embedding = Embedding { sparse: Some(sparse.to_vec()), multi: Some(multi), ..row.embedding };
+    Row { embedding, ..row }
+}
+
+#[test]
+fn a01_all_outputs_are_kept_checked_and_overwritten() {
+    for subject in Subject::keeping() {
+        let sink = subject.ready();
+        let all = with_outputs(row("a", 0, "t", 1), &[(5, 0.5), (300_000, 1e-6)]);
+        // Nothing but specials: an output that is empty is not one that is absent.
+        let empty = with_outputs(row("b", 0, "u", 2), &[]);
+        sink.accept(&[all.clone(), empty.clone()]).unwrap();
+        let keys = [all.key.clone(), empty.key.clone()];
+        let sent = [Some(all.embedding.clone()), Some(empty.embedding)];
+        assert_eq!(sink.embeddings(&keys).unwrap(), sent);
+        let spoils: [(fn(&mut Embedding), &str); 4] = [
+            (|e| e.sparse.as_mut().unwrap()[0].1 = f32::NAN, "sparse: the weight of token id 5 is NaN"),
+            (|e| e.sparse.as_mut().unwrap().reverse(), "sparse: token ids are not ascending"),
+            (|e| e.multi.as_mut().unwrap()[DIM] += 0.5, "multi, row 1: norm"),
+            (|e| e.multi.as_mut().unwrap().truncate(DIM), "multi: 8 numbers instead of 2 rows of 8"),
+        ];
+        for (spoil, said) in spoils {
+            let mut bad = all.clone();
+            spoil(&mut bad.embedding);
+            match sink.accept(&[row("c", 0, "good", 3), bad]) {
+                Err(SinkError::Row { index: 1, fault }) => {
+                    assert_eq!(fault.class, Class::NonFiniteVector);
+                    assert!(fault.to_string().contains(said), "{fault}");
+                }
+                other => panic!("{}: {other:?}", subject.kind),
+            }
+        }
+        sink.accept(&[row("a", 0, "t", 1)]).unwrap();
+        let now = sink.embeddings(&keys[..1]).unwrap().remove(0).unwrap();
+        assert_eq!((now.sparse, now.multi), (None, None), "nothing is left of what was there");
+    }
+}
+
 #[test]
 fn the_newest_text_overwrites() {
     for subject in Subject::keeping() {
@@ -388,6 +429,13 @@ fn sqlite_the_file_is_as_promised() {
     let first = row("a", 7, "t", 2).embedding.dense[0];
     assert_eq!(dense[..4], first.to_le_bytes());
     assert_eq!(dense.len(), 4 * DIM);
+    let all = with_outputs(row("a", 7, "t", 2), &[(5, 1.0), (9, 0.5)]);
+    sink.accept(std::slice::from_ref(&all)).unwrap();
+    let (sparse, multi): (Vec<u8>, Vec<u8>) =
+        conn.query_row("SELECT sparse, multi FROM vectors", [], |r| Ok((r.get(0)?, r.get(1)?))).unwrap();
+    assert_eq!(sparse, [5, 0, 0, 0, 0, 0, 0x80, 0x3f, 9, 0, 0, 0, 0, 0, 0, 0x3f]);
+    let numbers: Vec<u8> = all.embedding.multi.unwrap().iter().flat_map(|x| x.to_le_bytes()).collect();
+    assert_eq!(multi, numbers);
 }
 
 #[test]

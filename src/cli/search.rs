@@ -58,7 +58,8 @@ pub(super) fn search(shared: &Shared, arguments: &Arguments) -> Result<Exit, Str
     }
     let hits = hits(&config, &arguments.query, weights, arguments.limit)?;
     if hits.is_empty() && !shared.json {
-        eprintln!("{}", nothing(weights));
+        let held = setup::sink(&config)?.held().ok().flatten();
+        eprintln!("{}", nothing(weights, held.as_deref()));
     }
     print(&hits, shared.json);
     Ok(Exit::Ok)
@@ -117,13 +118,11 @@ fn are_there(weights: [f32; 3], asked: &[String], held: Option<&str>) -> Result<
     Err(format!("model.outputs = {asked:?} has no {missing}: type --set model.outputs={all}"))
 }
 
-/// Why there is no answer.
-fn nothing(weights: [f32; 3]) -> &'static str {
-    if weights[0] == 0.0 && weights[2] == 0.0 {
-        "nothing found: the sink holds no vector of this identity that shares a token with the query"
-    } else {
-        "nothing found: the sink holds no vector of this identity"
-    }
+/// Why there may be no answer.
+fn nothing(weights: [f32; 3], held: Option<&str>) -> String {
+    let words = if weights[0] + weights[2] == 0.0 { " that shares a token with the query" } else { "" };
+    let held = held.map(|label| format!("; it was last written with {label}")).unwrap_or_default();
+    format!("nothing found: the sink holds no vector of this identity{words}{held}")
 }
 
 pub(super) fn hits(

@@ -197,13 +197,15 @@ mod with_tiny {
         fn encode(&self, batch: &[&[u32]], _: Option<&Heads>) -> Result<Vec<Encoded>, EmbedError> {
             let one = |ids: &&[u32]| match ids[0] {
                 10 => panic!("as told"),
-                11 => vec![f32::NAN, 1.0],
-                12 if batch.len() > 1 => vec![f32::NAN, 1.0],
-                13 => vec![0.6, 0.7],
-                14 => vec![1.0],
-                _ => vec![0.6, 0.8],
+                11 => Encoded::dense(vec![f32::NAN, 1.0]),
+                12 if batch.len() > 1 => Encoded::dense(vec![f32::NAN, 1.0]),
+                13 => Encoded::dense(vec![0.6, 0.7]),
+                14 => Encoded::dense(vec![1.0]),
+                15 => Encoded { sparse: Some(vec![(7, f32::NAN)]), ..Encoded::dense(vec![0.6, 0.8]) },
+                16 => Encoded { multi: Some(vec![0.6, 0.8]), ..Encoded::dense(vec![0.6, 0.8]) },
+                _ => Encoded::dense(vec![0.6, 0.8]),
             };
-            Ok(batch.iter().map(one).map(Encoded::dense).collect())
+            Ok(batch.iter().map(one).collect())
         }
     }
 
@@ -218,6 +220,15 @@ mod with_tiny {
         assert_eq!(faults, [false, true, false, true, true]);
         assert_eq!(results[1].as_ref().unwrap_err().class, Class::NonFiniteVector);
         assert_eq!(results[2].as_ref().unwrap().dense, [0.6, 0.8]);
+        // Each output is looked at, and named.
+        for (id, said) in
+            [(15, "sparse: the weight of token id 7 is NaN"), (16, "multi: 2 numbers instead of 0 rows")]
+        {
+            let text = Tokens { ids: vec![id], truncated: false };
+            let fault = model.embed(&[&text]).unwrap().remove(0).unwrap_err();
+            assert_eq!(fault.class, Class::NonFiniteVector);
+            assert!(fault.to_string().contains(said) && fault.to_string().contains("alone"), "{fault}");
+        }
         let panics = Tokens { ids: vec![10], truncated: false };
         assert_eq!(model.embed(&[&panics]), Err(EmbedError::Panicked("as told".into())));
     }
