@@ -39,3 +39,39 @@ fn an_output_that_is_not_there_is_refused_with_what_to_type() {
     assert!(message.contains("[\"dense\"] has no sparse: type"), "{message}");
     assert!(message.ends_with("type --set model.outputs=dense,sparse"), "{message}");
 }
+
+#[cfg(feature = "testkit")]
+#[test]
+fn every_mode_finds_the_text_itself_first() {
+    use crate::{
+        chunk::{ChunkKey, Digest, chunk_id},
+        embed::{expect::Family, local::LocalModel},
+        sink::{Row, open},
+        testkit::tiny,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let expect = tiny::write(folder.path(), Family::XlmRoberta, 7).unwrap();
+    let mut config: Config = toml::from_str(crate::config::DEFAULTS).unwrap();
+    (config.model.device, config.model.threads) = ("cpu".into(), 1);
+    config.model.outputs = OUTPUTS.map(str::to_owned).to_vec();
+    let model = LocalModel::open(folder.path(), &expect, &config.model).unwrap();
+    let sink = open(&config.sink, folder.path()).unwrap();
+    sink.preflight(model.identity(), model.dim(), "store", false).unwrap();
+    let texts = ["the dam and the basin", "東京 水 мир", "stone er light ing"];
+    let row = |(index, text): (u64, &&str)| {
+        let (key, hash) = (ChunkKey::new("d", index), Digest::of(text.as_bytes()));
+        let tokens = model.tokenize(text).unwrap();
+        let embedding = model.embed(&[&tokens]).unwrap().remove(0).unwrap();
+        let chunk_id = chunk_id(&key, &hash);
+        let (text, source_hash, content_hash) = ((*text).to_owned(), hash, hash);
+        Row { key, chunk_id, source_hash, content_hash, text, meta: None, embedding }
+    };
+    sink.accept(&(0..).zip(&texts).map(row).collect::<Vec<_>>()).unwrap();
+    assert_eq!(sink.held().unwrap(), Some(model.identity().label.clone()));
+    for mode in [Mode::Dense, Mode::Sparse, Mode::Multi, Mode::Hybrid] {
+        for text in texts {
+            let hits = find(&model, sink.as_ref(), text, weights_of(mode, None).unwrap(), 3).unwrap();
+            assert_eq!(hits[0].text.as_deref(), Some(text), "{mode:?}: {hits:?}");
+        }
+    }
+}

@@ -134,7 +134,7 @@ impl LocalModel {
         let again = self.encode(&[&tokens.ids]);
         let again = again.map_err(|error| Fault::new(error.class(), error.to_string()))?.remove(0);
         checked(again).map_err(|what| {
-            let what = format!("{what}, in a batch and alone ({n_tokens} tokens, f32)");
+            let what = format!("{what}, in a batch and alone ({n_tokens} tokens)");
             Fault::new(Class::NonFiniteVector, what)
         })
     }
