@@ -334,11 +334,11 @@ fn from_a_run_through_the_sink_to_a_search_in_every_mode() {
         (0..3 + i % 5).map(|k| words[(i * (k + 1) + k) % words.len()]).collect::<Vec<_>>().join(" ")
     };
     let lines: Vec<String> = (0..40).map(|i| chunk_line(&format!("d{i}"), 0, &text(i))).collect();
-    let input = rig.input("in.jsonl", &lines);
-    assert_eq!(rig.run(&[input.clone()]).chunks, 40);
+    let input = [rig.input("in.jsonl", &lines)];
+    assert_eq!(rig.run(&input).chunks, 40);
     let passes = || rig.faults.passes.load(std::sync::atomic::Ordering::Relaxed);
     let before = passes();
-    let again = rig.run(&[input.clone()]);
+    let again = rig.run(&input);
     assert_eq!((again.chunks, again.skipped, passes() - before), (0, 40, 0), "a second run embeds nothing");
 
     let sink = rig.plain_sink();
@@ -389,7 +389,7 @@ fn from_a_run_through_the_sink_to_a_search_in_every_mode() {
     let message = prepare(false).unwrap_err().to_string();
     assert!(message.contains("dense+sparse+multi-32") && message.contains("--reembed"), "{message}");
     prepare(true).unwrap();
-    assert_eq!(rig.run(&[input]).chunks, 40);
+    assert_eq!(rig.run(&input).chunks, 40);
     let now = rig.plain_sink().embeddings(&keys).unwrap();
     for (now, before) in now.into_iter().zip(stored) {
         let now = now.unwrap();
