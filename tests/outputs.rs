@@ -166,6 +166,7 @@ fn a06_all_three_agree_with_the_reference_on_every_path() {
             assert_eq!(embedding.truncated, record.ids.len() == model.max_length(), "{name}");
             let near = cosine(&embedding.dense, &numbers(&record.dense));
             assert!(near >= cosine_min, "{name}: dense, {near}");
+            worst.0 = worst.0.min(near);
 
             let sparse = embedding.sparse.unwrap();
             let ids = |pairs: &[(u32, f32)]| pairs.iter().map(|(id, _)| *id).collect::<Vec<_>>();
@@ -174,6 +175,7 @@ fn a06_all_three_agree_with_the_reference_on_every_path() {
             }
             let off = off(&sparse, &record.sparse);
             assert!(off <= weight_off_max, "{name}: sparse, {off}");
+            worst.1 = worst.1.max(off);
 
             let (multi, reference, dim) = (embedding.multi.unwrap(), numbers(&record.multi), model.dim());
             assert_eq!(multi.len(), (record.ids.len() - 1) * dim, "{name}");
@@ -182,8 +184,13 @@ fn a06_all_three_agree_with_the_reference_on_every_path() {
             for (at, (row, reference)) in mine.into_iter().zip(rows(&reference, dim)).enumerate() {
                 let near = cosine(row, reference);
                 assert!(near >= cosine_min, "{name}: row {at}, {near}");
+                worst.2 = worst.2.min(near);
             }
         }
+        let (dense, sparse, multi) = worst;
+        println!(
+            "{kernel}, {compute}: worst cosine {dense:.8}, weight off by {sparse:.1e}, row's cosine {multi:.8}"
+        );
     }
     assert!(records.iter().any(|record| record.ids.len() == expect.max_length), "one is over the limit");
     assert!(records.iter().any(|record| record.sparse.is_empty()), "one is nothing but specials");

@@ -76,14 +76,6 @@ fn a_wrong_use_is_told_what_where_and_what_next() {
         (&["check", "--config", "none.toml"], 2, &["none.toml", "--config"]),
         (&["search", " "], 2, &["the query is empty", "some words"]),
         (&["search"], 2, &["<QUERY>"]),
-        (&["search", "x", "--mode", "words"], 2, &["words", "dense, sparse, multi, hybrid"]),
-        (&["search", "x", "--mode", "hybrid", "--weights", "1,2"], 2, &["three numbers", "0.4,0.2,0.4"]),
-        (&["search", "x", "--weights", "1,2,3"], 2, &["--weights", "--mode hybrid"]),
-        (
-            &["run", input, "--set", "model.outputs=dense,multi"],
-            2,
-            &["instant has no multi output", "\"dense\""],
-        ),
         (&["model", "pull", "bge-m4"], 2, &["bge-m4", "bge-m3"]),
         (&["model", "verify", "all-MiniLM-L6-v2"], 2, &["not installed", "forebay model pull"]),
     ];
@@ -177,7 +169,22 @@ fn another_identity_is_refused_with_both_names_and_the_way_out() {
     // A search in another space finds nothing, and says why.
     let ran = home.forebay(&["search", "basin", "--set", "model.max_length=99"]).exits(0);
     assert!(ran.says(&["no vector of this identity", "last written with instant@1/"]).stdout.is_empty());
-    // As is one by outputs that the store has not.
+    home.holds(5);
+}
+
+#[test]
+fn outputs_that_are_not_there_are_named_with_what_to_type() {
+    let home = Home::new();
+    let input = home.file("in.jsonl", corpus(5));
+    home.run(&[&input], 0);
+    let multi = ["run", &input, "--set", "model.outputs=dense,multi"];
+    let wrong: &[Wrong<'_>] = &[
+        (&multi, 2, &["instant has no multi output", "\"dense\""]),
+        (&["search", "x", "--mode", "words"], 2, &["words", "dense, sparse, multi, hybrid"]),
+        (&["search", "x", "--mode", "hybrid", "--weights", "1,2"], 2, &["three numbers", "0.4,0.2,0.4"]),
+        (&["search", "x", "--weights", "1,2,3"], 2, &["--weights", "--mode hybrid"]),
+    ];
+    wrong.iter().for_each(|wrong| drop(refused(&home, *wrong)));
     for (mode, missing) in [("sparse", "sparse"), ("multi", "multi"), ("hybrid", "sparse and multi")] {
         let what = format!("the store has no {missing} output (instant@1/dense-64/f32/8192)");
         refused(
@@ -188,7 +195,6 @@ fn another_identity_is_refused_with_both_names_and_the_way_out() {
     // A weight of 0 asks for nothing.
     let ran = home.forebay(&["search", "basin", "--mode", "hybrid", "--weights", "1,0,0", "--json"]).exits(0);
     assert_eq!(ran.stdout, home.forebay(&["search", "basin", "--mode", "dense", "--json"]).exits(0).stdout);
-    home.holds(5);
 }
 
 #[test]

@@ -45,13 +45,15 @@ fn an_output_that_is_not_there_is_refused_with_what_to_type() {
 fn every_mode_finds_the_text_itself_first() {
     use crate::{
         chunk::{ChunkKey, Digest, chunk_id},
+        config::Request,
         embed::{expect::Family, local::LocalModel},
         sink::{Row, open},
         testkit::tiny,
     };
     let folder = tempfile::tempdir().unwrap();
     let expect = tiny::write(folder.path(), Family::XlmRoberta, 7).unwrap();
-    let mut config: Config = toml::from_str(crate::config::DEFAULTS).unwrap();
+    let request = Request { dir: folder.path().into(), ..Request::default() };
+    let mut config = Config::load(&request).unwrap().config;
     (config.model.device, config.model.threads) = ("cpu".into(), 1);
     config.model.outputs = OUTPUTS.map(str::to_owned).to_vec();
     let model = LocalModel::open(folder.path(), &expect, &config.model).unwrap();
