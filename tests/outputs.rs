@@ -157,6 +157,7 @@ fn a06_all_three_agree_with_the_reference_on_every_path() {
     for Way { kernel, compute, cosine_min, weight_off_max } in WAYS {
         let settings = Settings { kernel: kernel.into(), compute: compute.into(), ..settings(&ALL) };
         let model = LocalModel::open(folder.path(), &expect, &settings).unwrap();
+        let mut worst = (1.0_f64, 0.0_f32, 1.0_f64);
         let tokens: Vec<Tokens> =
             records.iter().map(|record| model.tokenize(&record.text).unwrap()).collect();
         for ((record, tokens), embedding) in records.iter().zip(&tokens).zip(embedded(&model, &tokens)) {
