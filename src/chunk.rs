@@ -201,8 +201,9 @@ impl Embedding {
     pub fn check(&self, dim: usize) -> Result<(), String> {
         is_unit(&self.dense, dim).map_err(|what| format!("dense: {what}"))?;
         if let Some(sparse) = &self.sparse {
-            if let Some((id, weight)) = sparse.iter().find(|(_, w)| !(w.is_finite() && *w > 0.0)) {
-                return Err(format!("sparse: the weight of token id {id} is {weight}"));
+            // Its place, not its id: an id is a piece of the text.
+            if let Some(at) = sparse.iter().position(|(_, weight)| !(weight.is_finite() && *weight > 0.0)) {
+                return Err(format!("sparse: weight {at} is {}", sparse[at].1));
             }
             if !sparse.is_sorted_by(|a, b| a.0 < b.0) {
                 return Err("sparse: token ids are not ascending".into());
@@ -284,11 +285,8 @@ mod tests {
         assert_eq!(said(|e| e.dense = vec![1.0]), "dense: 1 numbers instead of 2");
         assert_eq!(said(|e| e.dense[1] = f32::NAN), "dense: number 1 is NaN");
         assert_eq!(said(|e| e.dense = vec![0.0, 0.0]), "dense: norm 0 instead of 1");
-        assert_eq!(said(|e| e.sparse = Some(vec![(4, 0.0)])), "sparse: the weight of token id 4 is 0");
-        assert_eq!(
-            said(|e| e.sparse = Some(vec![(4, f32::INFINITY)])),
-            "sparse: the weight of token id 4 is inf"
-        );
+        assert_eq!(said(|e| e.sparse = Some(vec![(4, 0.0)])), "sparse: weight 0 is 0");
+        assert_eq!(said(|e| e.sparse = Some(vec![(4, f32::INFINITY)])), "sparse: weight 0 is inf");
         assert_eq!(
             said(|e| e.sparse = Some(vec![(4, 1.0), (4, 1.0)])),
             "sparse: token ids are not ascending"

@@ -114,7 +114,7 @@ mod tests {
         }
         let mut sparse = row(vec![0.6, 0.8]);
         sparse.embedding.sparse = Some(vec![(7, f32::NAN)]);
-        assert!(check(&sparse, 2).unwrap_err().to_string().contains("sparse: the weight of token id 7"));
+        assert!(check(&sparse, 2).unwrap_err().to_string().contains("sparse: weight 0 is NaN"));
         let mut multi = row(vec![0.6, 0.8]);
         multi.embedding.multi = Some(vec![1.0, 1.0]);
         assert!(check(&multi, 2).unwrap_err().to_string().contains("multi, row 0: norm"));
