@@ -235,8 +235,11 @@ mod with_tiny {
 #[test]
 fn a05_settings_that_cannot_be_honoured_say_what_to_set() {
     let message = |settings: Settings| check_settings(&settings).unwrap_err().to_string();
-    let i16 = message(Settings { compute: "i16".into(), ..settings() });
-    assert!(i16.contains("model.compute = \"i16\"") && i16.contains("set model.compute = \"f32\""), "{i16}");
+    let i16 = message(Settings { compute: "i16".into(), kernel: "candle".into(), ..settings() });
+    assert!(
+        i16.contains("model.kernel = \"candle\"") && i16.contains("set model.kernel = \"auto\""),
+        "{i16}"
+    );
     let half = message(Settings { compute: "f16".into(), ..settings() });
     assert!(half.contains("model.compute = \"f16\"") && half.contains("f32"), "{half}");
     let sparse = message(Settings { outputs: vec!["sparse".into()], ..settings() });
