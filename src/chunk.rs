@@ -174,15 +174,67 @@ impl Chunk {
     }
 }
 
+/// How far from 1 the norm of a vector may be.
+const NORM_TOLERANCE: f32 = 1e-3;
+
 /// What the embedder makes of a chunk.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Embedding {
     /// The dense vector: `dim` numbers, finite, of norm 1.
     pub dense: Vec<f32>,
+    /// Where asked for: token ids, ascending, each with its weight, finite and over 0. Perhaps none.
+    pub sparse: Option<Vec<(u32, f32)>>,
+    /// Where asked for: `n_tokens - 1` rows of `dim` numbers, one after another, each of norm 1: a row for each token but
+    /// the first.
+    pub multi: Option<Vec<f32>>,
     /// Tokens that went through the model, specials included.
     pub n_tokens: u32,
     /// Whether the text was cut to the model's length.
     pub truncated: bool,
+}
+
+impl Embedding {
+    /// Whether every output is as its field says, for a model of `dim` numbers.
+    ///
+    /// # Errors
+    /// A sentence: which output is not, and how.
+    pub fn check(&self, dim: usize) -> Result<(), String> {
+        is_unit(&self.dense, dim).map_err(|what| format!("dense: {what}"))?;
+        if let Some(sparse) = &self.sparse {
+            // Its place, not its id: an id is a piece of the text.
+            if let Some(at) = sparse.iter().position(|(_, weight)| !(weight.is_finite() && *weight > 0.0)) {
+                return Err(format!("sparse: weight {at} is {}", sparse[at].1));
+            }
+            if !sparse.is_sorted_by(|a, b| a.0 < b.0) {
+                return Err("sparse: token ids are not ascending".into());
+            }
+        }
+        if let Some(multi) = &self.multi {
+            let rows = (self.n_tokens as usize).saturating_sub(1);
+            if multi.len() != rows * dim {
+                return Err(format!("multi: {} numbers instead of {rows} rows of {dim}", multi.len()));
+            }
+            for (at, row) in multi.chunks_exact(dim.max(1)).enumerate() {
+                is_unit(row, dim).map_err(|what| format!("multi, row {at}: {what}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether it is `dim` finite numbers of norm 1.
+fn is_unit(vector: &[f32], dim: usize) -> Result<(), String> {
+    if vector.len() != dim {
+        return Err(format!("{} numbers instead of {dim}", vector.len()));
+    }
+    if let Some(at) = vector.iter().position(|value| !value.is_finite()) {
+        return Err(format!("number {at} is {}", vector[at]));
+    }
+    let norm = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+    if (norm - 1.0).abs() > NORM_TOLERANCE {
+        return Err(format!("norm {norm} instead of 1"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -211,5 +263,38 @@ mod tests {
         assert_eq!(chunk("a", "t", 1).id(), chunk("a", "t", 2).id());
         assert_ne!(chunk("a", "t", 1).id(), chunk("a", "u", 1).id());
         assert_ne!(chunk("a", "t", 1).id(), chunk("b", "t", 1).id());
+    }
+
+    #[test]
+    fn a_spoilt_output_is_named() {
+        let good = Embedding {
+            dense: vec![0.6, 0.8],
+            sparse: Some(vec![(4, 0.5), (9, 1e-6)]),
+            multi: Some(vec![1.0, 0.0, 0.6, 0.8]),
+            n_tokens: 3,
+            truncated: false,
+        };
+        assert_eq!(good.check(2), Ok(()));
+        let none = Embedding { sparse: Some(vec![]), multi: Some(vec![]), n_tokens: 1, ..good.clone() };
+        assert_eq!(none.check(2), Ok(()));
+        let said = |spoil: fn(&mut Embedding)| {
+            let mut bad = good.clone();
+            spoil(&mut bad);
+            bad.check(2).unwrap_err()
+        };
+        assert_eq!(said(|e| e.dense = vec![1.0]), "dense: 1 numbers instead of 2");
+        assert_eq!(said(|e| e.dense[1] = f32::NAN), "dense: number 1 is NaN");
+        assert_eq!(said(|e| e.dense = vec![0.0, 0.0]), "dense: norm 0 instead of 1");
+        assert_eq!(said(|e| e.sparse = Some(vec![(4, 0.0)])), "sparse: weight 0 is 0");
+        assert_eq!(said(|e| e.sparse = Some(vec![(4, f32::INFINITY)])), "sparse: weight 0 is inf");
+        assert_eq!(
+            said(|e| e.sparse = Some(vec![(4, 1.0), (4, 1.0)])),
+            "sparse: token ids are not ascending"
+        );
+        assert_eq!(said(|e| e.n_tokens = 4), "multi: 4 numbers instead of 3 rows of 2");
+        assert_eq!(
+            said(|e| e.multi = Some(vec![1.0, 0.0, 0.6, 0.9])).get(..22),
+            Some("multi, row 1: norm 1.0")
+        );
     }
 }

@@ -13,7 +13,7 @@ pub struct IdentityParts {
     pub name: String,
     /// Pinned revision (commit of the model's repository, or a version).
     pub revision: String,
-    /// SHA-256 of the weights file.
+    /// SHA-256 of the weights file; with heads, of the digests of all files whose numbers take part.
     pub weights: Digest,
     /// SHA-256 of the tokenizer file.
     pub tokenizer: Digest,
@@ -23,7 +23,7 @@ pub struct IdentityParts {
     pub normalize: bool,
     /// Tokens at most, specials included.
     pub max_length: usize,
-    /// Outputs, for example `["dense"]`.
+    /// Outputs, in the order `dense`, `sparse`, `multi`.
     pub outputs: Vec<String>,
     /// Numbers in a dense vector.
     pub dim: usize,
@@ -77,6 +77,17 @@ impl fmt::Display for Identity {
     }
 }
 
+/// The outputs that a label names.
+///
+/// ```
+/// use forebay::identity::outputs;
+/// assert_eq!(outputs("bge-m3@5617a9f6/dense+sparse-1024/f32/8192"), ["dense", "sparse"]);
+/// ```
+pub fn outputs(label: &str) -> Vec<&str> {
+    let part = label.split('/').nth(1).and_then(|part| part.rsplit_once('-'));
+    part.map_or_else(Vec::new, |(outputs, _)| outputs.split('+').collect())
+}
+
 /// Keys sorted, no white space: the bytes do not depend on the order of fields in the source code.
 fn canonical_json(parts: &IdentityParts) -> String {
     let value = serde_json::to_value(parts).expect("plain data");
@@ -109,6 +120,9 @@ mod tests {
     #[test]
     fn the_label_is_as_promised() {
         assert_eq!(Identity::of(&parts()).label, "bge-m3@5617a9f6/dense-1024/f32/8192");
+        let all = ["dense", "sparse", "multi"].map(String::from).to_vec();
+        let all = IdentityParts { outputs: all, ..parts() };
+        assert_eq!(Identity::of(&all).label, "bge-m3@5617a9f6/dense+sparse+multi-1024/f32/8192");
         let prefixed = IdentityParts { document_prefix: "passage: ".into(), ..parts() };
         assert_eq!(Identity::of(&prefixed).label, "bge-m3@5617a9f6/dense-1024/f32/8192/passage:");
     }
@@ -122,6 +136,7 @@ mod tests {
             IdentityParts { pooling: "mean".into(), ..parts() },
             IdentityParts { normalize: false, ..parts() },
             IdentityParts { max_length: 512, ..parts() },
+            IdentityParts { outputs: vec!["dense".into(), "sparse".into()], ..parts() },
             IdentityParts { compute: "i16".into(), ..parts() },
             IdentityParts { document_prefix: "passage: ".into(), ..parts() },
         ];

@@ -156,7 +156,7 @@ fn every_bad_value_is_named_with_what_was_expected_and_where_it_stands() {
             "`data.dir`: expected a name or a path of this machine, not an address, received 7 (from forebay.toml:6)",
             "`sink.store_text`: expected true or false, received \"yes\" (from forebay.toml:8)",
             "`limits.max_dead_fraction`: expected a number from 0 to 1, received \"nan\" (from FOREBAY__LIMITS__MAX_DEAD_FRACTION)",
-            "`model.outputs`: expected a list of at least one of \"dense\", received \"dense, dens\" (from FOREBAY__MODEL__OUTPUTS)",
+            "`model.outputs`: expected a list of at least one of \"dense\", \"sparse\", \"multi\", received \"dense, dens\" (from FOREBAY__MODEL__OUTPUTS)",
             "`model.device`: expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\" (N the number of the GPU), received \"gpu\" (from --set model.device)",
             "`sink.kind`: expected one of \"sqlite\", \"null\", received \"sqlit\" (from --set sink.kind)",
             "`queue.window_chunks`: expected an integer from 1 to 10000000, received \"many\" (from --set queue.window_chunks)",

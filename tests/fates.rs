@@ -23,7 +23,7 @@ use forebay::{
         dead::{DeadLetter, State},
         dlq::Filter,
     },
-    sink::{Confirmed, Hit, Row, Sink, SinkError, Stored},
+    sink::{Confirmed, Hit, Query, Row, Sink, SinkError, Stored},
     testkit::{faults::Poison, memory::Memory, rig::Rig},
 };
 
@@ -107,10 +107,10 @@ impl Sink for Script {
     ) -> Result<(), SinkError> {
         self.inner.scan(store, each)
     }
-    fn vectors(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Vec<f32>>>, SinkError> {
-        self.inner.vectors(keys)
+    fn embeddings(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Embedding>>, SinkError> {
+        self.inner.embeddings(keys)
     }
-    fn search(&self, identity: &Identity, query: &[f32], limit: usize) -> Result<Vec<Hit>, SinkError> {
+    fn search(&self, identity: &Identity, query: &Query, limit: usize) -> Result<Vec<Hit>, SinkError> {
         self.inner.search(identity, query, limit)
     }
 }

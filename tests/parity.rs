@@ -95,6 +95,8 @@ fn a08_a11_minilm_agrees_with_the_reference() {
         query_prefix: String::new(),
         weights_sha256: head.weights_sha256,
         tokenizer_sha256: head.weights_sha256,
+        sparse_head: None,
+        multi_head: None,
     };
     let model = LocalModel::open(&folder, &expect, &settings()).unwrap();
     assert_eq!(records.len(), 60);

@@ -16,7 +16,7 @@ use forebay::{
     error::Fault,
     identity::Identity,
     pipeline::Line,
-    testkit::rig::{Rig, chunk_line},
+    testkit::rig::{Rig, chunk_line, instant},
 };
 
 /// Chunks of `words` words each, no two alike.
@@ -53,7 +53,7 @@ fn budget(rig: &Rig) -> Option<u64> {
 fn a_pass_that_does_not_fit_is_halved_remembered_and_grows_back() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = Rig::new(dir.path());
-    rig.pass_tokens = 640;
+    rig.model = instant(640);
     rig.faults.fits_tokens.store(400, Relaxed);
     fill(&rig, "a", 300, 10);
     let report = rig.run(&[]);
@@ -88,7 +88,7 @@ fn a_pass_that_does_not_fit_is_halved_remembered_and_grows_back() {
 fn a_text_that_never_fits_is_buried_alone_and_does_not_make_every_pass_small() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = Rig::new(dir.path());
-    rig.pass_tokens = 5_000;
+    rig.model = instant(5_000);
     rig.faults.fits_tokens.store(3_000, Relaxed);
     let mut lines = chunks("a", 60, 40);
     lines.push(chunk_line("long", 0, &"word ".repeat(4_000)));

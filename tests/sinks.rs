@@ -6,7 +6,7 @@ use forebay::{
     chunk::{ChunkKey, Digest, Embedding, chunk_id},
     error::Class,
     identity::{Identity, IdentityParts},
-    sink::{self, Confirmed, Row, Settings, Sink, SinkError},
+    sink::{self, Confirmed, Query, Row, Settings, Sink, SinkError},
 };
 use rusqlite::Connection;
 
@@ -84,6 +84,7 @@ fn row(doc: &str, index: u64, text: &str, seed: u64) -> Row {
             dense: raw.iter().map(|x| x / norm).collect(),
             n_tokens: 3,
             truncated: seed.is_multiple_of(2),
+            ..Embedding::default()
         },
     }
 }
@@ -129,7 +130,10 @@ fn every_sink_takes_good_rows_and_refuses_spoilt_ones_by_index() {
                 other => panic!("{}: {other:?}", subject.kind),
             }
         }
-        assert!(sink.vectors(&[ChunkKey::new("b", 0)]).unwrap()[0].is_none(), "all of a batch or none of it");
+        assert!(
+            sink.embeddings(&[ChunkKey::new("b", 0)]).unwrap()[0].is_none(),
+            "all of a batch or none of it"
+        );
     }
 }
 
@@ -149,11 +153,53 @@ fn writing_the_same_chunk_twice_leaves_one_row() {
             assert!(found.embedded_at.parse::<jiff::Timestamp>().is_ok() && found.embedded_at.ends_with('Z'));
         }
         let keys: Vec<_> = batch.iter().map(|row| row.key.clone()).chain([ChunkKey::new("c", 0)]).collect();
-        let vectors = sink.vectors(&keys).unwrap();
-        for (vector, sent) in vectors.iter().zip(&batch) {
-            assert_eq!(vector.as_ref(), Some(&sent.embedding.dense));
+        let embeddings = sink.embeddings(&keys).unwrap();
+        for (embedding, sent) in embeddings.iter().zip(&batch) {
+            assert_eq!(embedding.as_ref(), Some(&sent.embedding));
         }
-        assert_eq!(vectors[3], None);
+        assert_eq!(embeddings[3], None);
+    }
+}
+
+/// The same row with all outputs: two rows beside the dense vector, as of three tokens.
+fn with_outputs(row: Row, sparse: &[(u32, f32)]) -> Row {
+    let multi = [row.embedding.dense.clone(), row.embedding.dense.iter().rev().copied().collect()].concat();
+    let embedding = Embedding { sparse: Some(sparse.to_vec()), multi: Some(multi), ..row.embedding };
+    Row { embedding, ..row }
+}
+
+#[test]
+fn a01_all_outputs_are_kept_checked_and_overwritten() {
+    for subject in Subject::keeping() {
+        let sink = subject.ready();
+        let all = with_outputs(row("a", 0, "t", 1), &[(5, 0.5), (300_000, 1e-6)]);
+        // Nothing but specials: an output that is empty is not one that is absent.
+        let empty = with_outputs(row("b", 0, "u", 2), &[]);
+        sink.accept(&[all.clone(), empty.clone()]).unwrap();
+        let keys = [all.key.clone(), empty.key.clone()];
+        let sent = [Some(all.embedding.clone()), Some(empty.embedding)];
+        assert_eq!(sink.embeddings(&keys).unwrap(), sent);
+        type Spoil = (fn(&mut Embedding), &'static str);
+        let spoils: [Spoil; 4] = [
+            (|e| e.sparse.as_mut().unwrap()[0].1 = f32::NAN, "sparse: weight 0 is NaN"),
+            (|e| e.sparse.as_mut().unwrap().reverse(), "sparse: token ids are not ascending"),
+            (|e| e.multi.as_mut().unwrap()[DIM] += 0.5, "multi, row 1: norm"),
+            (|e| e.multi.as_mut().unwrap().truncate(DIM), "multi: 8 numbers instead of 2 rows of 8"),
+        ];
+        for (spoil, said) in spoils {
+            let mut bad = all.clone();
+            spoil(&mut bad.embedding);
+            match sink.accept(&[row("c", 0, "good", 3), bad]) {
+                Err(SinkError::Row { index: 1, fault }) => {
+                    assert_eq!(fault.class, Class::NonFiniteVector);
+                    assert!(fault.to_string().contains(said), "{fault}");
+                }
+                other => panic!("{}: {other:?}", subject.kind),
+            }
+        }
+        sink.accept(&[row("a", 0, "t", 1)]).unwrap();
+        let now = sink.embeddings(&keys[..1]).unwrap().remove(0).unwrap();
+        assert_eq!((now.sparse, now.multi), (None, None), "nothing is left of what was there");
     }
 }
 
@@ -167,7 +213,7 @@ fn the_newest_text_overwrites() {
         let found = stored(&*sink, None);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].chunk_id, new.chunk_id);
-        let hits = sink.search(&identity("a"), &new.embedding.dense, 5).unwrap();
+        let hits = sink.search(&identity("a"), &Query::dense(new.embedding.dense), 5).unwrap();
         assert_eq!((hits[0].text.as_deref(), hits[0].meta.as_deref()), (Some("new"), None));
     }
 }
@@ -225,7 +271,7 @@ fn search_is_exact_and_best_first() {
         sink.accept(&rows).unwrap();
         let query = row("q", 0, "q", 1_000).embedding.dense;
         let scaled: Vec<f32> = query.iter().map(|x| x * 3.0).collect();
-        let hits = sink.search(&identity("a"), &scaled, 10).unwrap();
+        let hits = sink.search(&identity("a"), &Query::dense(scaled), 10).unwrap();
         let dot = |v: &[f32]| v.iter().zip(&query).map(|(a, b)| a * b).sum::<f32>();
         let mut expected: Vec<_> = rows.iter().map(|row| (dot(&row.embedding.dense), row)).collect();
         expected.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -235,6 +281,7 @@ fn search_is_exact_and_best_first() {
             assert_eq!((&hit.doc_id, hit.chunk_index), (&row.key.doc_id, row.key.chunk_index));
             assert_eq!(hit.text.as_ref(), Some(&row.text));
         }
+        let query = Query::dense(query);
         assert_eq!(sink.search(&identity("a"), &query, 1_000).unwrap().len(), 300);
         assert_eq!(sink.search(&identity("a"), &query, 0).unwrap(), []);
         assert_eq!(sink.search(&identity("b"), &query, 10).unwrap(), [], "another space is never compared");
@@ -262,7 +309,7 @@ fn a14_another_identity_is_refused_unless_everything_is_embedded_again() {
 
         other.preflight(&identity("b"), DIM, STORE, true).unwrap();
         other.accept(&[row("a", 0, "t", 3)]).unwrap();
-        let query = row("q", 0, "q", 9).embedding.dense;
+        let query = Query::dense(row("q", 0, "q", 9).embedding.dense);
         assert_eq!(other.search(&identity("b"), &query, 9).unwrap().len(), 1);
         assert_eq!(other.search(&identity("a"), &query, 9).unwrap().len(), 1, "not yet overwritten");
         assert!(subject.open().preflight(&identity("a"), DIM, STORE, false).is_err());
@@ -275,7 +322,7 @@ fn a_sink_without_preflight_takes_nothing() {
     subject.ready();
     assert!(matches!(subject.open().accept(&[row("a", 0, "t", 1)]), Err(SinkError::Unusable(_))));
     let empty = Subject::keeping().remove(0);
-    let why = empty.open().search(&identity("a"), &[1.0; DIM], 1).unwrap_err().to_string();
+    let why = empty.open().search(&identity("a"), &Query::dense(vec![1.0; DIM]), 1).unwrap_err().to_string();
     assert!(why.contains("forebay run"), "{why}");
     empty.open().delete(&[ChunkKey::new("a", 0)]).unwrap();
     assert!(!empty.dir.path().join("vectors.db").exists(), "reading creates nothing");
@@ -300,7 +347,7 @@ fn sqlite_e_a_lock_held_elsewhere_is_an_outage_and_nothing_is_written() {
         }
     }
     assert_eq!(stored(&*sink, None).len(), 1, "readers do not wait for the lock");
-    assert_eq!(sink.search(&identity("a"), &[1.0; DIM], 3).unwrap().len(), 1);
+    assert_eq!(sink.search(&identity("a"), &Query::dense(vec![1.0; DIM]), 3).unwrap().len(), 1);
     other.execute_batch("ROLLBACK").unwrap();
     sink.probe().unwrap();
     sink.accept(&[row("a", 1, "u", 2)]).unwrap();
@@ -383,6 +430,13 @@ fn sqlite_the_file_is_as_promised() {
     let first = row("a", 7, "t", 2).embedding.dense[0];
     assert_eq!(dense[..4], first.to_le_bytes());
     assert_eq!(dense.len(), 4 * DIM);
+    let all = with_outputs(row("a", 7, "t", 2), &[(5, 1.0), (9, 0.5)]);
+    sink.accept(std::slice::from_ref(&all)).unwrap();
+    let (sparse, multi): (Vec<u8>, Vec<u8>) =
+        conn.query_row("SELECT sparse, multi FROM vectors", [], |r| Ok((r.get(0)?, r.get(1)?))).unwrap();
+    assert_eq!(sparse, [5, 0, 0, 0, 0, 0, 0x80, 0x3f, 9, 0, 0, 0, 0, 0, 0, 0x3f]);
+    let numbers: Vec<u8> = all.embedding.multi.unwrap().iter().flat_map(|x| x.to_le_bytes()).collect();
+    assert_eq!(multi, numbers);
 }
 
 #[test]
@@ -392,7 +446,7 @@ fn sqlite_store_text_false_leaves_the_text_out() {
     let sink = sink::open(&settings, subject.dir.path()).unwrap();
     sink.preflight(&identity("a"), DIM, STORE, false).unwrap();
     sink.accept(&[row("a", 0, "hush", 1)]).unwrap();
-    assert_eq!(sink.search(&identity("a"), &[1.0; DIM], 1).unwrap()[0].text, None);
+    assert_eq!(sink.search(&identity("a"), &Query::dense(vec![1.0; DIM]), 1).unwrap()[0].text, None);
     let bytes = std::fs::read(subject.dir.path().join("vectors.db-wal")).unwrap();
     assert!(!bytes.windows(4).any(|window| window == b"hush"));
 }

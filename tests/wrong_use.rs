@@ -168,8 +168,33 @@ fn another_identity_is_refused_with_both_names_and_the_way_out() {
     refused(&home, (&["run", &input, "--set", "model.max_length=99"], 2, &both));
     // A search in another space finds nothing, and says why.
     let ran = home.forebay(&["search", "basin", "--set", "model.max_length=99"]).exits(0);
-    assert!(ran.says(&["no vector of this identity"]).stdout.is_empty());
+    assert!(ran.says(&["no vector of this identity", "last written with instant@1/"]).stdout.is_empty());
     home.holds(5);
+}
+
+#[test]
+fn outputs_that_are_not_there_are_named_with_what_to_type() {
+    let home = Home::new();
+    let input = home.file("in.jsonl", corpus(5));
+    home.run(&[&input], 0);
+    let multi = ["run", &input, "--set", "model.outputs=dense,multi"];
+    let wrong: &[Wrong<'_>] = &[
+        (&multi, 2, &["instant has no multi output", "\"dense\""]),
+        (&["search", "x", "--mode", "words"], 2, &["words", "dense, sparse, multi, hybrid"]),
+        (&["search", "x", "--mode", "hybrid", "--weights", "1,2"], 2, &["three numbers", "0.4,0.2,0.4"]),
+        (&["search", "x", "--weights", "1,2,3"], 2, &["--weights", "--mode hybrid"]),
+    ];
+    wrong.iter().for_each(|wrong| drop(refused(&home, *wrong)));
+    for (mode, missing) in [("sparse", "sparse"), ("multi", "multi"), ("hybrid", "sparse and multi")] {
+        let what = format!("the store has no {missing} output (instant@1/dense-64/f32/8192)");
+        refused(
+            &home,
+            (&["search", "basin", "--mode", mode], 2, &[&what, "--reembed --set model.outputs=dense,"]),
+        );
+    }
+    // A weight of 0 asks for nothing.
+    let ran = home.forebay(&["search", "basin", "--mode", "hybrid", "--weights", "1,0,0", "--json"]).exits(0);
+    assert_eq!(ran.stdout, home.forebay(&["search", "basin", "--mode", "dense", "--json"]).exits(0).stdout);
 }
 
 #[test]

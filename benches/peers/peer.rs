@@ -97,6 +97,8 @@ fn expect(folder: &Path) -> Outcome<Expect> {
         query_prefix: String::new(),
         weights_sha256: Digest::of(b""),
         tokenizer_sha256: Digest::of(b""),
+        sparse_head: None,
+        multi_head: None,
     })
 }
 

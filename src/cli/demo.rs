@@ -22,7 +22,8 @@ pub(super) fn demo(shared: &Shared) -> Result<Exit, String> {
     eprintln!("2. the run: {} records of the Jargon File", CORPUS.lines().count());
     let report = run::embed(&config, &[corpus], false, None)?;
     eprintln!("3. a search: {QUERY:?}");
-    let hits = search::hits(&config, QUERY, 3)?;
+    let dense = search::weights_of(search::Mode::Dense, None)?;
+    let hits = search::hits(&config, QUERY, dense, 3)?;
     if !shared.json {
         search::print(&hits, false);
     }

@@ -3,10 +3,13 @@
 use std::io::BufRead;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Exit, Shared, setup};
-use crate::embed::{Embed, Tokens};
+use crate::{
+    chunk::Embedding,
+    embed::{Embed, Tokens},
+};
 
 /// Texts that go through the model together.
 const TOGETHER: usize = 64;
@@ -85,13 +88,45 @@ fn print(model: &dyn Embed, batch: &mut Vec<(usize, Tokens)>) -> Result<(), Stri
         for (at, vector) in group.into_iter().zip(vectors) {
             let (index, _) = batch[at];
             let vector = vector.map_err(|fault| format!("text {index}: {fault}"))?;
-            let (tokens, truncated) = (vector.n_tokens, vector.truncated);
-            let (identity, dense) = (model.identity().stored(), vector.dense);
-            lines[at] = json!({ "index": index, "tokens": tokens, "truncated": truncated, "identity": identity, "dense": dense })
-                .to_string();
+            lines[at] = line(index, &model.identity().stored(), vector).to_string();
         }
     }
     lines.iter().for_each(|line| println!("{line}"));
     batch.clear();
     Ok(())
+}
+
+/// What is printed of one text; outputs that were not asked for are left out.
+fn line(index: usize, identity: &str, embedding: Embedding) -> Value {
+    let Embedding { dense, sparse, multi, n_tokens, truncated } = embedding;
+    let rows = multi.map(|multi| multi.chunks_exact(dense.len()).map(|row| json!(row)).collect::<Value>());
+    let mut line = json!({
+        "index": index, "tokens": n_tokens, "truncated": truncated, "identity": identity, "dense": dense,
+    });
+    if let Some(sparse) = sparse {
+        line["sparse"] = sparse.into_iter().map(|(id, weight)| (id.to_string(), json!(weight))).collect();
+    }
+    if let Some(rows) = rows {
+        line["multi"] = rows;
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_that_were_not_asked_for_are_left_out() {
+        let dense = Embedding { dense: vec![0.5, 0.25], n_tokens: 3, ..Embedding::default() };
+        let all = Embedding {
+            sparse: Some(vec![(7, 0.5), (10, 2.0)]),
+            multi: Some(vec![1.0, 0.0, 0.5, 0.25]),
+            ..dense.clone()
+        };
+        let start = r#"{"index":4,"tokens":3,"truncated":false,"identity":"i","dense":[0.5,0.25]"#;
+        assert_eq!(line(4, "i", dense).to_string(), format!("{start}}}"));
+        let rest = r#","sparse":{"7":0.5,"10":2.0},"multi":[[1.0,0.0],[0.5,0.25]]}"#;
+        assert_eq!(line(4, "i", all).to_string(), format!("{start}{rest}"));
+    }
 }

@@ -132,7 +132,10 @@ the next reading brings it back."
     #[command(subcommand)]
     Model(model::Verb),
     /// The nearest chunks to a query
-    #[command(after_help = "Example:\n  forebay search \"a bug that hides when you look\" --limit 5")]
+    #[command(
+        after_help = "Examples:\n  forebay search \"a bug that hides when you look\" --limit 5\n  forebay search \"error 0x8007\" \
+--mode hybrid --weights 0.3,0.5,0.2"
+    )]
     Search(search::Arguments),
     /// Vectors of a few texts, one JSON object a line; needs no data folder
     #[command(

@@ -47,7 +47,7 @@ pub(super) fn rule(key: &str) -> Rule {
         "model.device" => Device,
         "model.kernel" => OneOf(&["auto", "avx512", "avx2", "portable", "candle"]),
         "model.compute" => OneOf(&["f32", "i16", "f16", "bf16"]),
-        "model.outputs" => SomeOf(&["dense"]),
+        "model.outputs" => SomeOf(&["dense", "sparse", "multi"]),
         "model.truncation" => OneOf(&["truncate", "bury"]),
         "model.max_length" => Whole(0..=1_048_576),
         "model.pass_tokens" => Whole(16..=16_777_216),

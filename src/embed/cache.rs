@@ -36,6 +36,11 @@ impl Installed {
         self.role(Role::Tokenizer).sha256
     }
 
+    /// SHA-256 of the file of this name, if the model has it.
+    pub fn sha256_of(&self, path: &str) -> Option<Digest> {
+        self.manifest.files.iter().find(|file| file.path == path).map(|file| file.sha256)
+    }
+
     /// The weights file.
     pub fn weights(&self) -> PathBuf {
         manifest::below(&self.folder, &self.role(Role::Weights).path)

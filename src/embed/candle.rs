@@ -16,8 +16,10 @@ use super::{
     exact::Exact,
     expect::{Expect, OpenError, Pooling},
     fused::{self, Norm, Row},
+    heads::{Encoded, Heads, encoded},
     lanes::{Lanes, parts},
     layout::{ModelConfig, ModelFiles},
+    math,
     weights::Weights,
 };
 
@@ -110,10 +112,14 @@ impl CandleEncoder {
 
     /// Everything goes up before anything is computed, is queued without waiting, and comes back in one piece: the
     /// device is busy from the first part to the last.
-    fn stream(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
+    fn stream(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Result<Vec<Encoded>> {
         let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
         let order: Vec<usize> = (0..batch.len()).collect();
         let parts = parts(&order, &lengths, STREAM_TOKENS).into_iter();
+        if heads.is_some() {
+            let each = parts.map(|part| self.model.forward(&batch[part[0]..part[0] + part.len()], heads));
+            return Ok(each.collect::<Result<Vec<_>>>()?.concat());
+        }
         let inputs = parts.map(|part| self.model.input(&batch[part[0]..part[0] + part.len()]));
         let inputs = inputs.collect::<Result<Vec<Input>>>()?;
         let pooled = inputs.iter().map(|input| self.model.pooled(&self.model.rows(input)?, &input.lengths));
@@ -138,10 +144,14 @@ impl Encoder for CandleEncoder {
         (12, 2)
     }
 
-    fn encode(&self, batch: &[&[u32]]) -> std::result::Result<Vec<Vec<f32>>, EmbedError> {
+    fn encode(
+        &self,
+        batch: &[&[u32]],
+        heads: Option<&Heads>,
+    ) -> std::result::Result<Vec<Encoded>, EmbedError> {
         let encoded = match &self.lanes {
-            Some(lanes) => lanes.run(batch, |part: &[&[u32]]| self.model.forward(part)),
-            None => self.stream(batch),
+            Some(lanes) => lanes.run(batch, |part: &[&[u32]]| self.model.forward(part, heads)),
+            None => self.stream(batch, heads),
         };
         encoded.map_err(|error| failed(batch.len(), error.to_string()))
     }
@@ -272,9 +282,13 @@ impl Model {
         })
     }
 
-    fn forward(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
+    fn forward(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Result<Vec<Encoded>> {
         let input = self.input(batch)?;
-        vectors(&[self.pooled(&self.rows(&input)?, &input.lengths)?])
+        let rows = self.rows(&input)?;
+        match heads {
+            Some(heads) => self.with_heads(&rows, batch, heads),
+            None => vectors(&[self.pooled(&rows, &input.lengths)?]),
+        }
     }
 
     fn input(&self, batch: &[&[u32]]) -> Result<Input> {
@@ -306,6 +320,18 @@ impl Model {
         Ok(rows)
     }
 
+    /// All outputs, on the host: the rows of every token leave the device.
+    fn with_heads(&self, rows: &Tensor, batch: &[&[u32]], heads: &Heads) -> Result<Vec<Encoded>> {
+        let rows = rows.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+        let mut rest = rows.as_slice();
+        let each = batch.iter().map(|ids| {
+            let (own, others) = rest.split_at(ids.len() * self.dim);
+            rest = others;
+            encoded(self.pooling, Some(heads), ids, own)
+        });
+        Ok(each.collect())
+    }
+
     /// `[texts, width]`, still on the device, in f32: a mean of many tokens is not to be rounded to half.
     fn pooled(&self, rows: &Tensor, lengths: &[usize]) -> Result<Tensor> {
         let mut start = 0;
@@ -322,10 +348,10 @@ impl Model {
 }
 
 /// From the device, scaled to norm 1 on the host.
-fn vectors(pooled: &[Tensor]) -> Result<Vec<Vec<f32>>> {
+fn vectors(pooled: &[Tensor]) -> Result<Vec<Encoded>> {
     let mut vectors = Tensor::cat(pooled, 0)?.to_vec2::<f32>()?;
-    vectors.iter_mut().for_each(|vector| scale_to_1(vector));
-    Ok(vectors)
+    vectors.iter_mut().for_each(|vector| math::scale_to_1(vector));
+    Ok(vectors.into_iter().map(Encoded::dense).collect())
 }
 
 /// `change(place, number)` of every number, on the host: candle's own operations would start a pool of threads that
@@ -334,12 +360,6 @@ fn host_map(tensor: &Tensor, change: impl Fn(usize, f32) -> f32) -> Result<Tenso
     let mut values = tensor.flatten_all()?.to_vec1::<f32>()?;
     values.iter_mut().enumerate().for_each(|(at, value)| *value = change(at, *value));
     Tensor::from_vec(values, tensor.shape(), tensor.device())
-}
-
-/// Scales to norm 1, in f64. A vector of norm 0 becomes NaN, which the check behind the encoder finds.
-fn scale_to_1(vector: &mut [f32]) {
-    let norm = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
-    vector.iter_mut().for_each(|value| *value = (f64::from(*value) / norm) as f32);
 }
 
 #[cfg(test)]

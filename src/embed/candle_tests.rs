@@ -70,7 +70,7 @@ fn cosine_min(ours: &[Vec<f32>], reference: &[Vec<f32>]) -> f32 {
 
 fn encode(encoder: &dyn Encoder, texts: &[Vec<u32>]) -> Vec<Vec<f32>> {
     let batch: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
-    encoder.encode(&batch).unwrap()
+    encoder.encode(&batch, None).unwrap().into_iter().map(|encoded| encoded.dense).collect()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The seam: what turns token ids into vectors. One implementation a kind of processor; [`choose`] picks it.
+//! The seam: what turns token ids into outputs. One implementation a kind of processor; [`choose`] picks it.
 
 use std::sync::Arc;
 
@@ -9,11 +9,12 @@ use super::{
     candle::CandleEncoder,
     cpu,
     expect::{Expect, OpenError},
+    heads::{Encoded, Heads},
     layout::ModelFiles,
     threads::threads_of,
 };
 
-/// Token ids to pooled vectors of norm 1. Implementations compute every text as if it were alone.
+/// Token ids to outputs, in one pass. Implementations compute every text as if it were alone.
 pub trait Encoder: Send + Sync {
     /// Numbers in a vector.
     fn dim(&self) -> usize;
@@ -30,12 +31,12 @@ pub trait Encoder: Send + Sync {
         (6, 1)
     }
 
-    /// One vector a text, in order. Each text has at least one id, no id is past the vocabulary, and no text
-    /// is longer than the model takes: the caller has checked.
+    /// What each text comes to, in order: its dense vector, and what `heads` make of the same final rows. Each text has at
+    /// least one id, no id is past the vocabulary, and no text is longer than the model takes: the caller has checked.
     ///
     /// # Errors
     /// The pass failed as a whole.
-    fn encode(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>, EmbedError>;
+    fn encode(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Result<Vec<Encoded>, EmbedError>;
 
     /// The same model with more room in its numbers, for a text whose outputs are not sound. `None`: this is it.
     ///

@@ -71,6 +71,10 @@ pub struct Expect {
     pub weights_sha256: Digest,
     /// SHA-256 of `tokenizer.json`, for the identity; likewise.
     pub tokenizer_sha256: Digest,
+    /// SHA-256 of the head of the sparse output; `None`: the model has none.
+    pub sparse_head: Option<Digest>,
+    /// SHA-256 of the head of the multi-vector output; `None`: the model has none.
+    pub multi_head: Option<Digest>,
 }
 
 /// A model cannot be opened.

@@ -1,7 +1,7 @@
 //! `model.name = "instant"`: vectors from a hash, for trying the line without a model. Texts that share words
 //! come out near each other, and nothing more is promised.
 
-use super::{Capacity, Embed, EmbedError, Settings, Tokens, expect::OpenError};
+use super::{Capacity, Embed, EmbedError, Settings, Tokens, expect::OpenError, outputs::Outputs};
 use crate::{
     chunk::{Digest, Embedding},
     error::{Class, Fault},
@@ -28,6 +28,7 @@ impl Instant {
     /// [`OpenError::Setting`] for outputs or a class of arithmetic it does not have.
     pub fn new(settings: &Settings) -> Result<Self, OpenError> {
         super::local::check_settings(settings)?;
+        Outputs::read(&settings.outputs)?.within(Outputs::default(), &settings.outputs, "instant")?;
         let max_length = if settings.max_length == 0 { MAX_LENGTH } else { settings.max_length };
         let identity = Identity::of(&IdentityParts {
             name: "instant".into(),
@@ -91,7 +92,8 @@ impl Embed for Instant {
         let one = |tokens: &&Tokens| {
             let n_tokens = u32::try_from(tokens.ids.len())
                 .map_err(|_| Fault::new(Class::TooLong, "more than 2^32 words"))?;
-            Ok(Embedding { dense: vector(&tokens.ids), n_tokens, truncated: tokens.truncated })
+            let (dense, truncated) = (vector(&tokens.ids), tokens.truncated);
+            Ok(Embedding { dense, n_tokens, truncated, ..Embedding::default() })
         };
         Ok(batch.iter().map(one).collect())
     }

@@ -54,23 +54,24 @@ impl Lanes {
     }
 
     /// Runs `forward` over parts of `batch` and returns its results in order.
-    pub fn run<'t, F>(&self, batch: &[&'t [u32]], forward: F) -> Result<Vec<Vec<f32>>>
+    pub fn run<'t, F, T>(&self, batch: &[&'t [u32]], forward: F) -> Result<Vec<T>>
     where
-        F: Fn(&[&'t [u32]]) -> Result<Vec<Vec<f32>>> + Sync,
+        F: Fn(&[&'t [u32]]) -> Result<Vec<T>> + Sync,
+        T: Send,
     {
         let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
         let Some(hands) = deal(&lengths, self.single.len()) else {
             return self.wide.install(|| forward(batch));
         };
-        let work = |hand: &[usize]| -> Result<Vec<Vec<f32>>> {
-            let mut vectors = Vec::with_capacity(hand.len());
+        let work = |hand: &[usize]| -> Result<Vec<T>> {
+            let mut done = Vec::with_capacity(hand.len());
             for part in parts(hand, &lengths, LANE_TOKENS) {
                 let texts: Vec<&[u32]> = part.iter().map(|&index| batch[index]).collect();
-                vectors.extend(forward(&texts)?);
+                done.extend(forward(&texts)?);
             }
-            Ok(vectors)
+            Ok(done)
         };
-        let results: Vec<Result<Vec<Vec<f32>>>> = std::thread::scope(|scope| {
+        let results: Vec<Result<Vec<T>>> = std::thread::scope(|scope| {
             let work = &work;
             let mut running = Vec::with_capacity(hands.len());
             for (pool, hand) in self.single.iter().zip(&hands) {
@@ -81,16 +82,14 @@ impl Lanes {
                 .map(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                 .collect()
         });
-        let mut vectors = vec![Vec::new(); batch.len()];
+        let mut places: Vec<Option<T>> = batch.iter().map(|_| None).collect();
         for (hand, result) in hands.iter().zip(results) {
-            for (&index, vector) in hand.iter().zip(result?) {
-                vectors[index] = vector;
+            for (&index, one) in hand.iter().zip(result?) {
+                places[index] = Some(one);
             }
         }
-        if vectors.iter().any(Vec::is_empty) {
-            return Err(Error::Msg("a lane returned fewer vectors than texts".into()));
-        }
-        Ok(vectors)
+        let all: Option<Vec<T>> = places.into_iter().collect();
+        all.ok_or_else(|| Error::Msg("a lane returned fewer results than texts".into()))
     }
 }
 

@@ -9,13 +9,15 @@ use super::{
     Capacity, Embed, EmbedError, Settings, Tokens,
     encoder::{self, Encoder},
     expect::{Expect, OpenError},
+    heads::{Encoded, Heads},
     layout::ModelFiles,
     machine::Machine,
     memory::Memory,
+    outputs::Outputs,
     tokens::TextTokenizer,
 };
 use crate::{
-    chunk::Embedding,
+    chunk::{Digest, Embedding},
     error::{Class, Fault},
     identity::{Identity, IdentityParts},
 };
@@ -25,9 +27,6 @@ pub const GOLDEN_TEXT: &str = "A forebay holds the water and evens the flow befo
 
 /// Threads at most, so that a slip of the finger does not exhaust the system.
 const THREADS_MAX: usize = 1_024;
-
-/// How far from 1 the norm of a vector may be.
-const NORM_TOLERANCE: f32 = 1e-3;
 
 /// A loaded model with its tokenizer.
 pub struct LocalModel {
@@ -41,6 +40,7 @@ pub struct LocalModel {
     vocab_size: usize,
     tokenizer: TextTokenizer,
     pub(super) encoder: Box<dyn Encoder>,
+    heads: Option<Heads>,
 }
 
 impl std::fmt::Debug for LocalModel {
@@ -57,16 +57,19 @@ impl LocalModel {
     pub fn open(folder: &Path, expect: &Expect, settings: &Settings) -> Result<Self, OpenError> {
         check_settings(settings)?;
         let max_length = max_length_of(expect, settings)?;
+        let outputs = Outputs::of(&settings.outputs, expect)?;
         let files = ModelFiles::read(folder, expect)?;
         let tokenizer =
             TextTokenizer::open(&expect.name, &files.tokenizer, files.config.vocab_size, max_length)?;
+        // Before the layers, which take their time.
+        let heads = Heads::load(folder, expect, outputs, &tokenizer)?;
         let encoder = encoder::choose(&files, expect, settings)?;
         let (device, (rows, inner)) = (encoder.device(), encoder.rows_a_token());
         let numbers = rows * files.config.hidden_size + inner * files.config.intermediate_size;
         let memory = Memory::new((device == "cpu").then(Machine::here), numbers * size_of::<f32>());
         let (tokens, source) = memory.tokens(settings.pass_tokens, settings.memory_mb);
         let model = Self {
-            identity: identity_of(expect, settings, max_length, encoder.dim()),
+            identity: identity_of(expect, settings, outputs, max_length, encoder.dim()),
             max_length,
             capacity: Capacity { device, tokens, source },
             memory,
@@ -76,6 +79,7 @@ impl LocalModel {
             vocab_size: files.config.vocab_size,
             tokenizer,
             encoder,
+            heads,
         };
         model
             .tokenizer
@@ -112,37 +116,42 @@ impl LocalModel {
     }
 
     /// By the model's encoder, or by another one of the same model.
-    fn encode(&self, encoder: &dyn Encoder, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>, EmbedError> {
+    fn encode(&self, encoder: &dyn Encoder, batch: &[&[u32]]) -> Result<Vec<Encoded>, EmbedError> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
         let tokens = batch.iter().map(|ids| ids.len()).sum();
         let full = |message| EmbedError::OutOfMemory { texts: batch.len(), message };
         self.memory.has_room_for(tokens).map_err(full)?;
-        let vectors = catch_unwind(AssertUnwindSafe(|| encoder.encode(batch)))
+        let encoded = catch_unwind(AssertUnwindSafe(|| encoder.encode(batch, self.heads.as_ref())))
             .map_err(|panic| EmbedError::Panicked(panic_message(panic.as_ref())))??;
-        if vectors.len() != batch.len() {
-            return Err(EmbedError::Failed(format!("{} vectors for {} texts", vectors.len(), batch.len())));
+        if encoded.len() != batch.len() {
+            return Err(EmbedError::Failed(format!("{} vectors for {} texts", encoded.len(), batch.len())));
         }
-        Ok(vectors)
+        Ok(encoded)
     }
 
-    /// The vector if it is sound; else what a second try alone gives.
-    fn sound(&self, vector: Vec<f32>, ids: &[u32]) -> Result<Vec<f32>, Fault> {
-        let Err(first) = check_vector(&vector, self.dim()) else { return Ok(vector) };
-        tracing::warn!(tokens = ids.len(), reason = first, "a vector is not sound; trying its text alone");
+    /// The embedding if it is sound; else what a second try alone gives.
+    fn sound(&self, encoded: Encoded, tokens: &Tokens, n_tokens: u32) -> Result<Embedding, Fault> {
+        let checked = |encoded: Encoded| {
+            let Encoded { dense, sparse, multi } = encoded;
+            let embedding = Embedding { dense, sparse, multi, n_tokens, truncated: tokens.truncated };
+            embedding.check(self.dim()).map(|()| embedding)
+        };
+        let first = match checked(encoded) {
+            Ok(embedding) => return Ok(embedding),
+            Err(first) => first,
+        };
+        tracing::warn!(tokens = n_tokens, reason = first, "an output is not sound; trying its text alone");
         let alone = || {
             let exact = self.encoder.exact()?;
-            self.encode(exact.as_deref().unwrap_or(&*self.encoder), &[ids])
+            self.encode(exact.as_deref().unwrap_or(&*self.encoder), &[&tokens.ids])
         };
         let again = alone().map_err(|error| Fault::new(error.class(), error.to_string()))?.remove(0);
-        match check_vector(&again, self.dim()) {
-            Ok(()) => Ok(again),
-            Err(what) => {
-                let what = format!("{what}, in a batch and alone ({} tokens, f32)", ids.len());
-                Err(Fault::new(Class::NonFiniteVector, what))
-            }
-        }
+        checked(again).map_err(|what| {
+            let what = format!("{what}, in a batch and alone ({n_tokens} tokens)");
+            Fault::new(Class::NonFiniteVector, what)
+        })
     }
 }
 
@@ -181,12 +190,12 @@ impl Embed for LocalModel {
             batch.iter().map(|tokens| self.check_ids(&tokens.ids)).collect();
         let good = batch.iter().zip(&checked).filter(|(_, checked)| checked.is_ok());
         let ids: Vec<&[u32]> = good.map(|(tokens, _)| tokens.ids.as_slice()).collect();
-        let mut vectors = self.encode(&*self.encoder, &ids)?.into_iter();
+        let mut encoded = self.encode(&*self.encoder, &ids)?.into_iter();
         let embeddings = batch.iter().zip(checked).map(|(tokens, checked)| {
             let n_tokens = checked?;
-            let vector = vectors.next().unwrap_or_default();
-            let dense = self.sound(vector, &tokens.ids)?;
-            Ok(Embedding { dense, n_tokens, truncated: tokens.truncated })
+            // There is one for each: `encode` counted.
+            let encoded = encoded.next().unwrap_or(Encoded::dense(Vec::new()));
+            self.sound(encoded, tokens, n_tokens)
         });
         Ok(embeddings.collect())
     }
@@ -202,19 +211,37 @@ impl Embed for LocalModel {
 /// A setting asks for what is not there.
 pub fn identity_before_loading(expect: &Expect, settings: &Settings) -> Result<Identity, OpenError> {
     check_settings(settings)?;
-    Ok(identity_of(expect, settings, max_length_of(expect, settings)?, expect.dim))
+    let outputs = Outputs::of(&settings.outputs, expect)?;
+    Ok(identity_of(expect, settings, outputs, max_length_of(expect, settings)?, expect.dim))
 }
 
-fn identity_of(expect: &Expect, settings: &Settings, max_length: usize, dim: usize) -> Identity {
+/// The digest of the weights file; with heads, of the digests of all files whose numbers take part, one after another.
+fn weights_of(expect: &Expect, outputs: Outputs) -> Digest {
+    let heads = [(outputs.sparse, expect.sparse_head), (outputs.multi, expect.multi_head)];
+    let heads: Vec<Digest> = heads.into_iter().filter_map(|(asked, head)| head.filter(|_| asked)).collect();
+    if heads.is_empty() {
+        return expect.weights_sha256;
+    }
+    let all: Vec<[u8; 32]> = std::iter::once(expect.weights_sha256).chain(heads).map(|head| head.0).collect();
+    Digest::of(all.as_flattened())
+}
+
+fn identity_of(
+    expect: &Expect,
+    settings: &Settings,
+    outputs: Outputs,
+    max_length: usize,
+    dim: usize,
+) -> Identity {
     Identity::of(&IdentityParts {
         name: expect.name.clone(),
         revision: expect.revision.clone(),
-        weights: expect.weights_sha256,
+        weights: weights_of(expect, outputs),
         tokenizer: expect.tokenizer_sha256,
         pooling: expect.pooling.as_str().into(),
         normalize: expect.normalize,
         max_length,
-        outputs: settings.outputs.clone(),
+        outputs: outputs.names(),
         dim,
         compute: settings.compute.clone(),
         document_prefix: expect.document_prefix.clone(),
@@ -237,10 +264,7 @@ pub fn check_settings(settings: &Settings) -> Result<(), OpenError> {
         let what = "i16 is there on our own kernels only; set model.kernel = \"auto\"";
         return refuse("model.kernel", format!("{:?}", settings.kernel), what);
     }
-    if settings.outputs != ["dense"] {
-        let what = "only [\"dense\"] is there in this version; set model.outputs = [\"dense\"]";
-        return refuse("model.outputs", format!("{:?}", settings.outputs), what);
-    }
+    Outputs::read(&settings.outputs)?;
     if !["truncate", "bury"].contains(&settings.truncation.as_str()) {
         return refuse("model.truncation", format!("{:?}", settings.truncation), "expected truncate or bury");
     }
@@ -278,20 +302,6 @@ pub(super) fn too_long(length: usize, all: bool, max_length: usize) -> Fault {
          \"truncate\" or split the text"
     );
     Fault::new(Class::TooLong, what)
-}
-
-fn check_vector(vector: &[f32], dim: usize) -> Result<(), String> {
-    if vector.len() != dim {
-        return Err(format!("{} numbers instead of {dim}", vector.len()));
-    }
-    if let Some(at) = vector.iter().position(|value| !value.is_finite()) {
-        return Err(format!("number {at} is {}", vector[at]));
-    }
-    let norm = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
-    if (norm - 1.0).abs() > NORM_TOLERANCE {
-        return Err(format!("norm {norm} instead of 1"));
-    }
-    Ok(())
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

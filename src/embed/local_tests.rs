@@ -233,14 +233,16 @@ mod with_tiny {
             2
         }
 
-        fn encode(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        fn encode(&self, batch: &[&[u32]], _: Option<&Heads>) -> Result<Vec<Encoded>, EmbedError> {
             let one = |ids: &&[u32]| match ids[0] {
                 10 => panic!("as told"),
-                11 => vec![f32::NAN, 1.0],
-                12 if batch.len() > 1 => vec![f32::NAN, 1.0],
-                13 => vec![0.6, 0.7],
-                14 => vec![1.0],
-                _ => vec![0.6, 0.8],
+                11 => Encoded::dense(vec![f32::NAN, 1.0]),
+                12 if batch.len() > 1 => Encoded::dense(vec![f32::NAN, 1.0]),
+                13 => Encoded::dense(vec![0.6, 0.7]),
+                14 => Encoded::dense(vec![1.0]),
+                15 => Encoded { sparse: Some(vec![(7, f32::NAN)]), ..Encoded::dense(vec![0.6, 0.8]) },
+                16 => Encoded { multi: Some(vec![0.6, 0.8]), ..Encoded::dense(vec![0.6, 0.8]) },
+                _ => Encoded::dense(vec![0.6, 0.8]),
             };
             Ok(batch.iter().map(one).collect())
         }
@@ -257,6 +259,13 @@ mod with_tiny {
         assert_eq!(faults, [false, true, false, true, true]);
         assert_eq!(results[1].as_ref().unwrap_err().class, Class::NonFiniteVector);
         assert_eq!(results[2].as_ref().unwrap().dense, [0.6, 0.8]);
+        // Each output is looked at, and named.
+        for (id, said) in [(15, "sparse: weight 0 is NaN"), (16, "multi: 2 numbers instead of 0 rows")] {
+            let text = Tokens { ids: vec![id], truncated: false };
+            let fault = model.embed(&[&text]).unwrap().remove(0).unwrap_err();
+            assert_eq!(fault.class, Class::NonFiniteVector);
+            assert!(fault.to_string().contains(said) && fault.to_string().contains("alone"), "{fault}");
+        }
         let panics = Tokens { ids: vec![10], truncated: false };
         assert_eq!(model.embed(&[&panics]), Err(EmbedError::Panicked("as told".into())));
     }
@@ -276,11 +285,8 @@ fn a05_settings_that_cannot_be_honoured_say_what_to_set() {
     assert!(plain.contains("set model.kernel = \"auto\""), "{plain}");
     let half = message(Settings { compute: "f16".into(), ..settings() });
     assert!(half.contains("model.compute = \"f16\"") && half.contains("f32"), "{half}");
-    let sparse = message(Settings { outputs: vec!["dense".into(), "sparse".into()], ..settings() });
-    assert!(
-        sparse.contains("model.outputs") && sparse.contains("set model.outputs = [\"dense\"]"),
-        "{sparse}"
-    );
+    let sparse = message(Settings { outputs: vec!["sparse".into()], ..settings() });
+    assert!(sparse.contains("set model.outputs = [\"dense\", \"sparse\"]"), "{sparse}");
     assert!(message(Settings { truncation: "maybe".into(), ..settings() }).contains("truncate or bury"));
     assert!(message(Settings { pass_tokens: 0, ..settings() }).contains("at least 1"));
     assert!(message(Settings { threads: 20_000, ..settings() }).contains("model.threads = 20000"));

@@ -80,6 +80,13 @@ fn erf(x: f32) -> f32 {
     x * p / q
 }
 
+/// Scales to norm 1, in f64. A vector of norm 0 becomes NaN, which the check behind the encoder finds.
+#[expect(clippy::cast_possible_truncation, reason = "f32 is the model's precision")]
+pub fn scale_to_1(vector: &mut [f32]) {
+    let norm = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
+    vector.iter_mut().for_each(|value| *value = (f64::from(*value) / norm) as f32);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

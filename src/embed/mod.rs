@@ -1,7 +1,8 @@
 //! Texts to vectors: the only room that knows candle, tokenizers and the hub.
 //!
 //! The line sees [`Embed`] and nothing else. Behind it: `tokens` (text to ids), `plan` (which texts share a
-//! forward pass), `encoder` (the seam: ids to pooled vectors; one implementation a device and processor).
+//! forward pass), `encoder` (the seam: ids to outputs; one implementation a device and processor), `heads` (the sparse and
+//! the multi-vector output, from the same pass).
 
 mod attention;
 pub mod budget;
@@ -20,17 +21,20 @@ mod folder;
 mod fused;
 mod golden;
 pub mod hash;
+pub mod heads;
 pub mod heap;
 pub mod hub;
 mod hub_cache;
 mod lanes;
 pub mod layout;
+mod linear;
 pub mod local;
 pub mod machine;
 pub mod manifest;
 mod math;
 mod memory;
 mod open;
+pub mod outputs;
 pub mod plan;
 pub mod pull;
 pub mod self_test;
@@ -101,8 +105,8 @@ pub trait Embed: Send + Sync {
         plan::plan(lengths, tokens)
     }
 
-    /// One forward pass: one result per text, in order. A vector that is not finite or not of norm 1 is a
-    /// fault of its text alone (after it was tried alone once more).
+    /// One forward pass: one result per text, in order, with all outputs that were asked for. One that is not sound (see
+    /// [`Embedding::check`]) is a fault of its text alone (after it was tried alone once more).
     ///
     /// # Errors
     /// A failure of the pass as a whole, whose culprit (a text, or the device) is unknown.
@@ -173,7 +177,7 @@ pub struct Settings {
     pub compute: String,
     /// Tokens at most, specials included; 0: the model's own limit.
     pub max_length: usize,
-    /// `["dense"]`.
+    /// Some of `dense`, `sparse`, `multi`; `dense` among them.
     pub outputs: Vec<String>,
     /// `truncate` or `bury`.
     pub truncation: String,

@@ -8,6 +8,7 @@ use super::{
     entry::{Entry, UnknownModel},
     expect::{Expect, OpenError},
     hash::Instant,
+    heads,
     local::{LocalModel, identity_before_loading},
 };
 use crate::identity::Identity;
@@ -73,6 +74,8 @@ fn find(settings: &Settings) -> Result<(PathBuf, Expect), ModelError> {
         query_prefix: entry.query_prefix.clone(),
         weights_sha256: installed.weights_sha256(),
         tokenizer_sha256: installed.tokenizer_sha256(),
+        sparse_head: installed.sha256_of(heads::SPARSE_FILE),
+        multi_head: installed.sha256_of(heads::MULTI_FILE),
     };
     Ok((installed.folder, expect))
 }

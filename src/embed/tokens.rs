@@ -64,6 +64,11 @@ impl TextTokenizer {
         Ok(Self { tokenizer, keep: max_length - specials, specials })
     }
 
+    /// The id of a token of the vocabulary, special ones too.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
+    }
+
     /// Tokens of `text` without the specials.
     ///
     /// # Errors

@@ -17,6 +17,8 @@ use crate::{
 
 /// Vectors looked at closely.
 const SAMPLE: usize = 256;
+/// Rows whose vectors are read together.
+const TOGETHER: usize = 8;
 /// Mismatches named one by one.
 const NAMED: usize = 10;
 /// Ledger rows read at a time.
@@ -41,7 +43,7 @@ pub struct Verified {
     pub unsettled: u64,
     /// Vectors looked at.
     pub sampled: u64,
-    /// Of those: absent, of wrong dimension, not finite, not of norm 1.
+    /// Of those: absent, or an output is wanting, of wrong dimension, not finite, not of norm 1.
     pub bad_vectors: u64,
     /// Rows of another identity than the one asked for; they are found by no search of this one.
     pub other_identity: u64,
@@ -68,7 +70,7 @@ impl Verified {
 pub fn same_sink(folder: &Folder, sink: &dyn Sink) -> Result<(), String> {
     let Some(latest) = folder.ledger.latest().map_err(|error| error.to_string())? else { return Ok(()) };
     if !sink.keeps_rows()
-        || sink.vectors(std::slice::from_ref(&latest.key)).map_err(|e| e.to_string())? != [None]
+        || sink.embeddings(std::slice::from_ref(&latest.key)).map_err(|e| e.to_string())? != [None]
     {
         return Ok(());
     }
@@ -198,19 +200,25 @@ fn look_closely(
     identities: &[String],
     found: &mut Verified,
 ) -> Result<(), String> {
-    let vectors = sink.vectors(sample).map_err(|error| error.to_string())?;
-    let mut dims: BTreeMap<&str, usize> = BTreeMap::new();
-    for ((key, identity), vector) in sample.iter().zip(identities).zip(vectors) {
-        // All vectors of one identity are of one length: that of the first.
-        let dim = *dims.entry(identity).or_insert_with(|| vector.as_ref().map_or(0, Vec::len));
-        found.sampled += 1;
-        let norm =
-            vector.as_ref().map(|v| v.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt());
-        let good =
-            norm.is_some_and(|norm| (norm - 1.0).abs() <= 1e-3) && vector.is_some_and(|v| v.len() == dim);
-        if !good {
-            found.bad_vectors += 1;
-            found.problem(format!("the vector of {key} is not {dim} finite numbers of norm 1"));
+    let mut first: BTreeMap<&str, (usize, bool, bool)> = BTreeMap::new();
+    // A few at a time: a multi-vector output is long.
+    for (keys, identities) in sample.chunks(TOGETHER).zip(identities.chunks(TOGETHER)) {
+        let embeddings = sink.embeddings(keys).map_err(|error| error.to_string())?;
+        for ((key, identity), embedding) in keys.iter().zip(identities).zip(embeddings) {
+            let embedding = embedding.unwrap_or_default();
+            // All rows of one identity have the same outputs, of one length: those of the first.
+            let has = (embedding.dense.len(), embedding.sparse.is_some(), embedding.multi.is_some());
+            let wanted = *first.entry(identity).or_insert(has);
+            found.sampled += 1;
+            let sound = if (has.1, has.2) == (wanted.1, wanted.2) {
+                embedding.check(wanted.0)
+            } else {
+                Err("its outputs are not those of other rows of its identity".into())
+            };
+            if let Err(what) = sound {
+                found.bad_vectors += 1;
+                found.problem(format!("the vector of {key} is not sound: {what}"));
+            }
         }
     }
     Ok(())

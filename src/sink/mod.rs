@@ -1,10 +1,12 @@
 //! Vector stores. A sink accepts rows and confirms them, now or later; only what is confirmed counts.
 
 mod forget;
+mod insert;
 mod native;
 mod null;
 mod rows;
 mod schema;
+mod score;
 mod search;
 mod sqlite;
 
@@ -34,7 +36,7 @@ pub struct Row {
     pub text: String,
     /// The record's `meta` as compact JSON.
     pub meta: Option<String>,
-    /// The vector.
+    /// The vectors.
     pub embedding: Embedding,
 }
 
@@ -57,6 +59,30 @@ pub struct Stored {
     pub embedded_at: String,
 }
 
+/// What is looked for. The score of a row is the sum, over the outputs whose weight is not 0, of weight times likeness;
+/// a row without one of them is no answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Query {
+    /// The outputs of the query's text.
+    pub embedding: Embedding,
+    /// Weight of the cosine of the dense vectors.
+    pub dense: f32,
+    /// Weight of the sum, over the tokens that both have, of the products of their weights. When this alone counts, a row
+    /// that shares no token is no answer.
+    pub sparse: f32,
+    /// Weight of the mean, over the rows of the query's multi-vector output, of the largest dot product with a row of the
+    /// other (`MaxSim`).
+    pub multi: f32,
+}
+
+impl Query {
+    /// By the dense vector alone.
+    pub fn dense(vector: Vec<f32>) -> Self {
+        let embedding = Embedding { dense: vector, ..Embedding::default() };
+        Self { embedding, dense: 1.0, sparse: 0.0, multi: 0.0 }
+    }
+}
+
 /// One answer to a search.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Hit {
@@ -64,7 +90,7 @@ pub struct Hit {
     pub doc_id: String,
     /// Place of the chunk in it.
     pub chunk_index: u64,
-    /// Cosine similarity, −1 to 1.
+    /// See [`Query`]; for the dense vector alone the cosine, −1 to 1.
     pub score: f32,
     /// The text, when the sink stores it.
     pub text: Option<String>,
@@ -174,17 +200,26 @@ pub trait Sink: Send + Sync {
         each: &mut dyn FnMut(Stored) -> Result<(), SinkError>,
     ) -> Result<(), SinkError>;
 
-    /// Vectors of these keys, in order; `None` where the key is absent.
+    /// The label of the identity that it was last prepared for, where it keeps one.
     ///
     /// # Errors
     /// See [`SinkError`].
-    fn vectors(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Vec<f32>>>, SinkError>;
+    fn held(&self) -> Result<Option<String>, SinkError> {
+        Ok(None)
+    }
 
-    /// The `limit` nearest rows of this identity by cosine, exact, best first.
+    /// Embeddings of these keys, in order; `None` where the key is absent. Nobody has checked them: an output that does not
+    /// hold what it should is handed on as one that no check passes.
     ///
     /// # Errors
     /// See [`SinkError`].
-    fn search(&self, identity: &Identity, query: &[f32], limit: usize) -> Result<Vec<Hit>, SinkError>;
+    fn embeddings(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Embedding>>, SinkError>;
+
+    /// The `limit` rows of this identity that are most like the query, exact, best first.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    fn search(&self, identity: &Identity, query: &Query, limit: usize) -> Result<Vec<Hit>, SinkError>;
 }
 
 /// What can go wrong with a sink.

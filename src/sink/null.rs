@@ -2,8 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use super::{Confirmed, Hit, Row, Sink, SinkError, Stored, rows};
-use crate::{chunk::ChunkKey, identity::Identity};
+use super::{Confirmed, Hit, Query, Row, Sink, SinkError, Stored, rows};
+use crate::{
+    chunk::{ChunkKey, Embedding},
+    identity::Identity,
+};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -62,11 +65,11 @@ impl Sink for Null {
         Ok(())
     }
 
-    fn vectors(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Vec<f32>>>, SinkError> {
+    fn embeddings(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Embedding>>, SinkError> {
         Ok(vec![None; keys.len()])
     }
 
-    fn search(&self, _: &Identity, _: &[f32], _: usize) -> Result<Vec<Hit>, SinkError> {
+    fn search(&self, _: &Identity, _: &Query, _: usize) -> Result<Vec<Hit>, SinkError> {
         Err(SinkError::Unusable(
             "the sink `null` keeps nothing to search; set sink.kind = \"sqlite\"".to_owned(),
         ))

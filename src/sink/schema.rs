@@ -105,6 +105,14 @@ pub fn check(conn: &Connection, path: &Path, identity: &Identity, dim: usize) ->
     )))
 }
 
+/// The label of the identity that a file of ours holds.
+///
+/// # Errors
+/// SQLite's.
+pub fn label(conn: &Connection, path: &Path) -> Result<Option<String>, SinkError> {
+    get(conn, "identity").map_err(|error| native::fault(path, "reading the sink's meta", error))
+}
+
 fn state(conn: &Connection, path: &Path) -> Result<State, SinkError> {
     let sql = |error| native::fault(path, "reading the sink's schema", error);
     let version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(sql)?;

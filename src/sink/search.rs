@@ -1,10 +1,11 @@
-//! Exact search by cosine: every vector of the identity is read, the best stay in a heap of fixed size.
+//! Exact search: every row of the identity is read, one at a time, and the best stay in a heap of fixed size.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 use rusqlite::Connection;
 
-use super::Hit;
+use super::{Hit, Query, score};
+use crate::chunk::Embedding;
 
 /// A candidate. Greater is worse, so that the heap's top is the first to go.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,32 +28,78 @@ impl PartialOrd for Candidate {
     }
 }
 
-/// The `limit` nearest rows of `identity` (its stored form), best first; equal scores by document and index.
-/// Rows of another dimension than `query` are passed over.
+/// A query with what is needed of it, and what of a row.
+struct Search<'a> {
+    query: &'a Query,
+    norm: f32,
+    sparse: &'a [(u32, f32)],
+    multi: &'a [f32],
+}
+
+impl<'a> Search<'a> {
+    /// `None` when nothing can be like it: an output that counts is wanting in it.
+    fn new(query: &'a Query) -> Option<Self> {
+        let Embedding { dense, sparse, multi, .. } = &query.embedding;
+        let (sparse, multi) = (sparse.as_deref().unwrap_or_default(), multi.as_deref().unwrap_or_default());
+        let search = Self { query, norm: score::norm(dense), sparse, multi };
+        let wanting = (query.dense != 0.0 && search.norm.partial_cmp(&0.0) != Some(Ordering::Greater))
+            || (search.by_words_alone() && sparse.is_empty())
+            || (query.multi != 0.0 && multi.is_empty());
+        let none = query.dense == 0.0 && query.sparse == 0.0 && query.multi == 0.0;
+        (!wanting && !none).then_some(search)
+    }
+
+    fn by_words_alone(&self) -> bool {
+        self.query.dense == 0.0 && self.query.sparse != 0.0 && self.query.multi == 0.0
+    }
+
+    /// The columns that count: what is not selected is not read, and a multi-vector output is long.
+    fn columns(&self) -> String {
+        let column = |weight: f32, name: &'static str| if weight == 0.0 { "NULL" } else { name };
+        let Query { dense, sparse, multi, .. } = *self.query;
+        [column(dense, "dense"), column(sparse, "sparse"), column(multi, "multi")].join(", ")
+    }
+
+    /// The score of the blobs in columns 1 to 3; `None`: no answer.
+    fn score(&self, row: &rusqlite::Row<'_>) -> Option<f32> {
+        let blob = |column: usize| row.get_ref(column).ok()?.as_blob().ok();
+        let query = &self.query.embedding.dense;
+        let mut sum = 0.0;
+        if self.query.dense != 0.0 {
+            sum += self.query.dense * score::cosine(query, self.norm, blob(1)?)?;
+        }
+        if self.query.sparse != 0.0 {
+            sum += self.query.sparse * score::lexical(self.sparse, blob(2)?)?;
+        }
+        if self.query.multi != 0.0 {
+            sum += self.query.multi * score::max_sim(self.multi, query.len(), blob(3)?)?;
+        }
+        (sum.is_finite() && !(self.by_words_alone() && sum == 0.0)).then_some(sum)
+    }
+}
+
+/// The `limit` rows of `identity` (its stored form) that are most like the query, best first; equal scores by document
+/// and index. Rows of another dimension than the query's, or without an output that counts, are passed over.
 ///
 /// # Errors
 /// SQLite's.
 pub fn nearest(
     conn: &mut Connection,
     identity: &str,
-    query: &[f32],
+    query: &Query,
     limit: usize,
 ) -> rusqlite::Result<Vec<Hit>> {
-    let query_norm = query.iter().map(|x| x * x).sum::<f32>().sqrt();
-    if limit == 0 || query_norm.partial_cmp(&0.0) != Some(Ordering::Greater) {
-        return Ok(Vec::new());
-    }
+    let Some(search) = Search::new(query).filter(|_| limit > 0) else { return Ok(Vec::new()) };
     // One read transaction: the texts belong to the vectors that were compared.
     let tx = conn.transaction()?;
     let mut best = BinaryHeap::with_capacity(limit.min(10_000) + 1);
     {
-        let mut statement = tx.prepare("SELECT rowid, dense FROM vectors WHERE identity = ?1")?;
+        let columns = search.columns();
+        let mut statement =
+            tx.prepare(&format!("SELECT rowid, {columns} FROM vectors WHERE identity = ?1"))?;
         let mut rows = statement.query([identity])?;
         while let Some(row) = rows.next()? {
-            let Some(score) = row.get_ref(1)?.as_blob().ok().and_then(|blob| cosine(query, query_norm, blob))
-            else {
-                continue;
-            };
+            let Some(score) = search.score(row) else { continue };
             let candidate = Candidate { score, rowid: row.get(0)? };
             if best.len() < limit {
                 best.push(candidate);
@@ -84,52 +131,9 @@ pub fn nearest(
     Ok(hits)
 }
 
-/// Lanes that are summed apart, so that the compiler may use wide registers without changing any sum.
-const LANES: usize = 16;
-
-/// Cosine of `query` and the little-endian f32 in `blob`; `None` when it is not a vector of this dimension.
-fn cosine(query: &[f32], query_norm: f32, blob: &[u8]) -> Option<f32> {
-    let (numbers, rest) = blob.as_chunks::<4>();
-    if !rest.is_empty() || numbers.len() != query.len() {
-        return None;
-    }
-    let (mut dot, mut square) = ([0.0_f32; LANES], [0.0_f32; LANES]);
-    let (wide_q, tail_q) = query.as_chunks::<LANES>();
-    let (wide_x, tail_x) = numbers.as_chunks::<LANES>();
-    for (q, x) in wide_q.iter().zip(wide_x) {
-        for lane in 0..LANES {
-            let x = f32::from_le_bytes(x[lane]);
-            dot[lane] += q[lane] * x;
-            square[lane] += x * x;
-        }
-    }
-    for (lane, (q, x)) in tail_q.iter().zip(tail_x).enumerate() {
-        let x = f32::from_le_bytes(*x);
-        dot[lane] += q * x;
-        square[lane] += x * x;
-    }
-    let score = dot.iter().sum::<f32>() / (query_norm * square.iter().sum::<f32>().sqrt());
-    score.is_finite().then_some(score.clamp(-1.0, 1.0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cosine_is_the_cosine_at_every_length() {
-        for n in [1_usize, 3, 15, 16, 17, 384] {
-            let a: Vec<f32> = (0..n).map(|i| (i as f32 * 0.7).sin() + 0.1).collect();
-            let b: Vec<f32> = (0..n).map(|i| (i as f32 * 1.3).cos()).collect();
-            let mut blob = Vec::new();
-            super::super::rows::encode(&b, &mut blob);
-            let norm = |v: &[f32]| v.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
-            let dot: f64 = a.iter().zip(&b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
-            let got = cosine(&a, a.iter().map(|x| x * x).sum::<f32>().sqrt(), &blob).unwrap();
-            assert!((f64::from(got) - dot / (norm(&a) * norm(&b))).abs() < 1e-5, "{n}");
-            assert!(cosine(&a, 1.0, &blob[..4 * n - 1]).is_none());
-        }
-    }
 
     #[test]
     fn the_heap_drops_the_worst_first() {

@@ -11,20 +11,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior, params};
 
-use super::{Confirmed, Hit, Row, Settings, Sink, SinkError, Stored, forget, native, rows, schema, search};
-use crate::{chunk::ChunkKey, error::Fault, identity::Identity};
-
-const UPSERT: &str = "
-INSERT INTO vectors(doc_id, chunk_index, chunk_id, identity, store, source_hash, content_hash, text, meta,
-                    n_tokens, truncated, dim, dense, sparse, multi, embedded_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, NULL, NULL, ?14)
-ON CONFLICT(doc_id, chunk_index) DO UPDATE SET
-  chunk_id = excluded.chunk_id, identity = excluded.identity, store = excluded.store,
-  source_hash = excluded.source_hash, content_hash = excluded.content_hash,
-  text = excluded.text, meta = excluded.meta, n_tokens = excluded.n_tokens, truncated = excluded.truncated,
-  dim = excluded.dim, dense = excluded.dense, sparse = NULL, multi = NULL, embedded_at = excluded.embedded_at";
+use super::{
+    Confirmed, Hit, Query, Row, Settings, Sink, SinkError, Stored, forget, insert, native, rows, schema,
+    search,
+};
+use crate::{
+    chunk::{ChunkKey, Embedding},
+    error::Fault,
+    identity::Identity,
+};
 
 /// Bytes of a page of a new file: a vector of 1,024 numbers fits beside others, where SQLite's 4,096 would hold one
 /// of 384 and waste the rest.
@@ -32,10 +29,10 @@ const PAGE_BYTES: i64 = 16_384;
 
 /// What this run writes, fixed by the preflight.
 #[derive(Clone, Debug)]
-struct Session {
-    identity: Identity,
-    dim: usize,
-    store: String,
+pub(super) struct Session {
+    pub(super) identity: Identity,
+    pub(super) dim: usize,
+    pub(super) store: String,
 }
 
 /// The writing side: opened when first needed, and again after a failure that may have spoilt the connection.
@@ -207,36 +204,6 @@ impl Sqlite {
         schema::readable(&conn, &self.path)?;
         Ok(conn)
     }
-
-    fn insert(&self, tx: &Transaction<'_>, session: &Session, batch: &[Row]) -> Result<(), SinkError> {
-        let sql = |error| native::fault(&self.path, "writing a batch", error);
-        let (identity, now) = (session.identity.stored(), now());
-        let mut statement = tx.prepare_cached(UPSERT).map_err(sql)?;
-        let mut blob = Vec::with_capacity(4 * session.dim);
-        for (index, row) in batch.iter().enumerate() {
-            rows::encode(&row.embedding.dense, &mut blob);
-            // One statement a row: what it refuses is this row, and the transaction takes the others back.
-            statement
-                .execute(params![
-                    row.key.doc_id,
-                    row.key.chunk_index.cast_signed(),
-                    row.chunk_id.to_string(),
-                    identity,
-                    session.store,
-                    row.source_hash.0,
-                    row.content_hash.0,
-                    self.store_text.then_some(&row.text),
-                    row.meta,
-                    row.embedding.n_tokens,
-                    row.embedding.truncated,
-                    session.dim as i64,
-                    blob,
-                    now,
-                ])
-                .map_err(|error| native::row_fault(&self.path, index, error))?;
-        }
-        Ok(())
-    }
 }
 
 /// Now, RFC 3339 UTC with milliseconds.
@@ -286,7 +253,7 @@ impl Sink for Sqlite {
             for (index, row) in batch.iter().enumerate() {
                 rows::check(row, session.dim).map_err(|fault: Fault| SinkError::Row { index, fault })?;
             }
-            self.insert(tx, session, batch)
+            insert::insert(tx, &self.path, self.store_text, session, batch, &now())
         })?;
         Ok(Confirmed::Now)
     }
@@ -357,29 +324,30 @@ impl Sink for Sqlite {
         Ok(())
     }
 
-    fn vectors(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Vec<f32>>>, SinkError> {
-        let sql = |error| native::fault(&self.path, "reading vectors", error);
-        let conn = self.reader()?;
-        let mut statement =
-            conn.prepare("SELECT dense FROM vectors WHERE doc_id = ?1 AND chunk_index = ?2").map_err(sql)?;
-        keys.iter()
-            .map(|key| {
-                let mut found =
-                    statement.query(params![key.doc_id, key.chunk_index.cast_signed()]).map_err(sql)?;
-                let Some(row) = found.next().map_err(sql)? else { return Ok(None) };
-                let blob = row.get_ref(0).map_err(sql)?.as_blob().unwrap_or_default();
-                // A blob that is no vector is handed on as an empty one: verify names it.
-                Ok(Some(rows::decode(blob).unwrap_or_default()))
-            })
-            .collect()
+    fn held(&self) -> Result<Option<String>, SinkError> {
+        schema::label(&self.reader()?, &self.path)
     }
 
-    fn search(&self, identity: &Identity, query: &[f32], limit: usize) -> Result<Vec<Hit>, SinkError> {
+    fn embeddings(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Embedding>>, SinkError> {
+        let sql = |error| native::fault(&self.path, "reading vectors", error);
+        let conn = self.reader()?;
+        let columns = rows::EMBEDDING;
+        let text = format!("SELECT {columns} FROM vectors WHERE doc_id = ?1 AND chunk_index = ?2");
+        let mut statement = conn.prepare(&text).map_err(sql)?;
+        let mut read = |key: &ChunkKey| {
+            let key = params![key.doc_id, key.chunk_index.cast_signed()];
+            statement.query_row(key, rows::embedding).optional().map_err(sql)
+        };
+        keys.iter().map(&mut read).collect()
+    }
+
+    fn search(&self, identity: &Identity, query: &Query, limit: usize) -> Result<Vec<Hit>, SinkError> {
         let mut conn = self.reader()?;
         search::nearest(&mut conn, &identity.stored(), query, limit)
             .map_err(|error| native::fault(&self.path, "searching", error))
     }
 }
+
 /// Switches to write-ahead logging; gives the mode that holds now. When two open a new file at once, SQLite tells one of
 /// them that it is busy without waiting for its timeout, so the wait is ours.
 fn to_wal(conn: &Connection, patience: Duration) -> rusqlite::Result<String> {

@@ -17,7 +17,7 @@ use crate::{
     error::{Class, Fault},
     identity::Identity,
     pipeline::Line,
-    sink::{Confirmed, Hit, Row, Sink, SinkError, Stored},
+    sink::{Confirmed, Hit, Query, Row, Sink, SinkError, Stored},
 };
 
 /// What the wrappers share, and what they have seen. It lives longer than one run.
@@ -340,11 +340,15 @@ impl Sink for FaultySink {
         self.inner.scan(store, each)
     }
 
-    fn vectors(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Vec<f32>>>, SinkError> {
-        self.inner.vectors(keys)
+    fn held(&self) -> Result<Option<String>, SinkError> {
+        self.inner.held()
     }
 
-    fn search(&self, identity: &Identity, query: &[f32], limit: usize) -> Result<Vec<Hit>, SinkError> {
+    fn embeddings(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Embedding>>, SinkError> {
+        self.inner.embeddings(keys)
+    }
+
+    fn search(&self, identity: &Identity, query: &Query, limit: usize) -> Result<Vec<Hit>, SinkError> {
         self.inner.search(identity, query, limit)
     }
 }

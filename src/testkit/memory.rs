@@ -6,9 +6,9 @@ use std::{
 };
 
 use crate::{
-    chunk::ChunkKey,
+    chunk::{ChunkKey, Embedding},
     identity::Identity,
-    sink::{Confirmed, Hit, Row, Sink, SinkError, Stored},
+    sink::{Confirmed, Hit, Query, Row, Sink, SinkError, Stored},
 };
 
 /// See the module.
@@ -124,12 +124,12 @@ impl Sink for Memory {
         Ok(())
     }
 
-    fn vectors(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Vec<f32>>>, SinkError> {
+    fn embeddings(&self, keys: &[ChunkKey]) -> Result<Vec<Option<Embedding>>, SinkError> {
         let state = self.state();
-        Ok(keys.iter().map(|key| Some(state.rows.get(key)?.0.embedding.dense.clone())).collect())
+        Ok(keys.iter().map(|key| Some(state.rows.get(key)?.0.embedding.clone())).collect())
     }
 
-    fn search(&self, _: &Identity, _: &[f32], _: usize) -> Result<Vec<Hit>, SinkError> {
+    fn search(&self, _: &Identity, _: &Query, _: usize) -> Result<Vec<Hit>, SinkError> {
         Err(SinkError::Unusable("the sink `memory` is not searched".to_owned()))
     }
 }

@@ -38,10 +38,10 @@ pub struct Rig {
     pub settings: RunSettings,
     /// What goes wrong.
     pub faults: Arc<Faults>,
-    /// Tokens in one forward pass at most.
-    pub pass_tokens: usize,
     /// The sink; `None`: SQLite's in the data folder, opened anew for each run.
     pub sink: Option<Arc<dyn Sink>>,
+    /// The embedder: the instant one, unless it is changed.
+    pub model: Arc<dyn Embed>,
 }
 
 /// Small limits and short waits, so that every one of them is met.
@@ -95,7 +95,8 @@ pub fn settings() -> RunSettings {
     }
 }
 
-fn model(pass_tokens: usize) -> Arc<dyn Embed> {
+/// The instant model, with so many tokens in one forward pass at most.
+pub fn instant(pass_tokens: usize) -> Arc<dyn Embed> {
     let settings = embed::Settings {
         name: "instant".into(),
         dir: String::new(),
@@ -131,7 +132,7 @@ impl Rig {
     /// A rig in this weather.
     pub fn in_weather(dir: &Path, weather: Weather) -> Self {
         let (dir, settings, faults) = (dir.to_owned(), settings(), Faults::new(weather));
-        Self { dir, settings, faults, pass_tokens: 100_000, sink: None }
+        Self { dir, settings, faults, sink: None, model: instant(100_000) }
     }
 
     /// The data folder's path.
@@ -169,7 +170,7 @@ impl Rig {
 
     /// The identity of the embedder, as stored.
     pub fn identity(&self) -> String {
-        model(self.pass_tokens).identity().stored()
+        self.model.identity().stored()
     }
 
     /// A line, not running yet.
@@ -181,7 +182,7 @@ impl Rig {
     fn going_on(&self, before: Option<Before>) -> Arc<Line> {
         let folder = self.folder();
         let model =
-            Arc::new(FaultyEmbed { inner: model(self.pass_tokens), faults: Arc::clone(&self.faults) });
+            Arc::new(FaultyEmbed { inner: Arc::clone(&self.model), faults: Arc::clone(&self.faults) });
         let sink = self.plain_sink();
         sink.preflight(model.identity(), model.dim(), &folder.store, false).expect("the sink is fit");
         let sink = Arc::new(FaultySink { inner: sink, faults: Arc::clone(&self.faults) });

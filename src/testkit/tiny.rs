@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 
 use crate::{
     chunk::Digest,
-    embed::expect::{Expect, Family, Pooling},
+    embed::{
+        expect::{Expect, Family, Pooling},
+        heads::{MULTI_FILE, SPARSE_FILE},
+    },
 };
 
 /// Sizes of a model.
@@ -50,6 +53,8 @@ pub struct Like {
     pub document_prefix: &'static str,
     /// Put before each query.
     pub query_prefix: &'static str,
+    /// Whether it has the heads of bge-m3.
+    pub heads: bool,
 }
 
 impl Like {
@@ -64,6 +69,7 @@ impl Like {
         max_length: 4_200,
         document_prefix: "",
         query_prefix: "",
+        heads: true,
     };
     /// all-MiniLM-L6-v2.
     pub const BERT: Self = Self {
@@ -72,6 +78,7 @@ impl Like {
         pooling: Pooling::Mean,
         unigram: false,
         max_length: 300,
+        heads: false,
         ..Self::XLM_ROBERTA
     };
     /// bge-small, -base and -large-en-v1.5.
@@ -139,6 +146,15 @@ pub fn write_like(folder: &Path, like: &Like, seed: u64) -> io::Result<Expect> {
     )?;
     std::fs::write(folder.join("tokenizer.json"), &tokenizer)?;
     std::fs::write(folder.join("model.safetensors"), &weights)?;
+    // Files and seeds of their own: the other files stay as they are.
+    let head = |file: &str, out: usize, seed: u64| {
+        let shapes = [("bias", vec![out]), ("weight", vec![out, shape.width])];
+        let shapes = shapes.into_iter().map(|(name, shape)| (name.to_owned(), shape)).collect();
+        let bytes = safetensors(&shapes, seed);
+        std::fs::write(folder.join(file), &bytes).map(|()| Digest::of(&bytes))
+    };
+    let sparse_head = like.heads.then(|| head(SPARSE_FILE, 1, seed.wrapping_add(1))).transpose()?;
+    let multi_head = like.heads.then(|| head(MULTI_FILE, shape.width, seed.wrapping_add(2))).transpose()?;
     Ok(Expect {
         name: like.name.to_owned(),
         revision: format!("seed-{seed}"),
@@ -151,6 +167,8 @@ pub fn write_like(folder: &Path, like: &Like, seed: u64) -> io::Result<Expect> {
         query_prefix: like.query_prefix.to_owned(),
         weights_sha256: Digest::of(&weights),
         tokenizer_sha256: Digest::of(&tokenizer),
+        sparse_head,
+        multi_head,
     })
 }
 

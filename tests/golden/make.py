@@ -3,6 +3,7 @@
     pip install -r tests/golden/requirements.txt
     FOREBAY_TINY_OUT=TINY cargo test --release --features testkit --test likeness -- --ignored dump
     python tests/golden/make.py MODELS TINY          # MODELS holds all-minilm-l6-v2/
+    python tests/golden/make.py outputs TINY         # only the three outputs of the tiny XLM-R with heads
 
 Special tokens spelled out in a text are text, as everywhere in Forebay. For BERT `split_special_tokens` does it. For
 XLM-R it is not enough: `<pad>` is a piece of the Unigram too, and the best one for these letters, where sentencepiece
@@ -16,6 +17,7 @@ import sys
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModel, AutoTokenizer, BertModel, PreTrainedTokenizerFast, XLMRobertaModel
 
@@ -119,6 +121,7 @@ def main(models, tiny):
     args = ("tiny-xlm-roberta", folder, tokenizer, 1, {0, 1, 2, mask}, model, "cls", 4200, texts.TINY)
     sensitivity(model.eval(), *golden(*args))
     likenesses(tiny)
+    outputs(tiny)
 
 
 def likenesses(tiny):
@@ -140,5 +143,52 @@ def likenesses(tiny):
            texts.LIKENESS, "passage: ")
 
 
+def linear(path):
+    """A head as it is in its file."""
+    tensors = load_file(path)
+    out, width = tensors["weight"].shape
+    head = torch.nn.Linear(width, out)
+    head.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    return head.eval()
+
+
+def outputs(tiny):
+    """bge-m3's three outputs, as its authors define them, written down step by step: dense is the first token's row of
+    norm 1; sparse is relu of a linear on each row, the largest of each token id, without <s>, <pad>, </s> and <unk>;
+    multi is a linear on each row but the first, each of norm 1."""
+    folder = tiny / "xlm-roberta"
+    encode = hide_controls(folder / "tokenizer.json")
+    model = XLMRobertaModel.from_pretrained(folder, add_pooling_layer=False).eval().float()
+    sparse_linear, colbert_linear = (linear(folder / f"{name}.safetensors") for name in ("sparse_linear", "colbert_linear"))
+    records = []
+    for text in texts.OUTPUTS:
+        ids = encode(text, truncation=True, max_length=4200, padding=False)["input_ids"]
+        with torch.no_grad():
+            rows = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
+            dense = rows[0] / rows[0].norm()
+            raw = sparse_linear(rows)[:, 0].tolist()
+            multi = torch.nn.functional.normalize(colbert_linear(rows[1:]), dim=-1)
+        largest = {}
+        for token, weight in zip(ids, raw):
+            if token not in (0, 1, 2, 3):
+                largest[token] = max(weight, largest.get(token, -1e9))
+        # Which ids are there must not hang on the last digits.
+        assert all(abs(weight) > 1e-3 for weight in largest.values()), (text[:60], largest)
+        sparse = [[token, round(weight, 7)] for token, weight in sorted(largest.items()) if weight > 0]
+        every = 1 if len(ids) < 150 else 64
+        encoded = {name: base64.b64encode(tensor.contiguous().numpy().tobytes()).decode()
+                   for name, tensor in (("dense", dense), ("multi", multi[::every]))}
+        records.append({"text": text, "ids": ids, "sparse": sparse, "every": every, **encoded})
+    files = {name: hashlib.sha256((folder / f"{name}.safetensors").read_bytes()).hexdigest()
+             for name in ("model", "sparse_linear", "colbert_linear")}
+    with open(HERE / "tiny-outputs.jsonl", "w", encoding="utf-8") as out:
+        for line in [{"files": files, "texts": len(records)}, *records]:
+            out.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+    print("tiny-outputs", len(records), "texts, longest", max(len(r["ids"]) for r in records), "tokens")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[1] == "outputs":
+        outputs(Path(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,6 +1,7 @@
-"""Writes pytorch_model.bin: a few tensors of each kind that a checkpoint may hold. Made with torch 2.x (CPU):
+"""Writes pytorch_model.bin: a few tensors of each kind that a checkpoint may hold; and sparse_linear.pt: a head as bge-m3's
+repository has it, the state of a Linear in half precision. Made with torch 2.x (CPU):
 
-    python tests/golden/make_bin.py tests/golden/pytorch_model.bin
+    python tests/golden/make_bin.py tests/golden/pytorch_model.bin tests/golden/sparse_linear.pt
 """
 
 import sys
@@ -23,3 +24,8 @@ tensors = OrderedDict(
     ]
 )
 torch.save(tensors, sys.argv[1])
+
+head = torch.nn.Linear(32, 1).half()
+head.weight.data = (torch.arange(32) / 64 - 0.25).half()[None]
+head.bias.data = torch.tensor([0.5]).half()
+torch.save(head.state_dict(), sys.argv[2])

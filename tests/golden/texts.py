@@ -90,3 +90,8 @@ TINY = ["a", "the", "the gate", "water and the river flow", "東京 水 мир �
 # Tiny models of other likeness: a little of everything, and one text over their limit of 300 tokens.
 LIKENESS = ["a", "the gate", "water and the river flow", "東京 水 мир שלום über naïve",
             "the <pad> of </s> and <s> in <mask> <unk>", "[SEP] [PAD]", "☃ unknown ☃", "", run(40), run(400, 3)]
+
+# All three outputs: nothing but specials, one token, an id many times, unknown ones, special tokens spelled out, and one
+# text over the limit.
+OUTPUTS = ["", "a", "the", "the the the gate the gate", "water and the river flow", "東京 水 мир שלום über naïve",
+           "the <pad> of </s> and <s> in <mask> <unk>", "☃ unknown ☃ ☃", run(9), run(12, 3), run(70, 3), run(1700, 5)]

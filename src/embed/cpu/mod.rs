@@ -25,6 +25,7 @@ use super::{
     EmbedError, Settings,
     encoder::Encoder,
     expect::{Expect, OpenError, Pooling},
+    heads::{Encoded, Heads, encoded},
     lanes::Lanes,
     layout::ModelFiles,
     words::Words,
@@ -76,16 +77,16 @@ pub fn load(
 }
 
 impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> CpuEncoder<I, MR, NR> {
-    fn forward(&self, batch: &[&[u32]]) -> std::io::Result<Vec<Vec<f32>>> {
+    fn forward(&self, batch: &[&[u32]], heads: Option<&Heads>) -> std::io::Result<Vec<Encoded>> {
         let free = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = free().pop();
         let mut buffers = kept.unwrap_or_default();
         let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
         self.embed(batch, &mut buffers.rows)?;
         self.layers.run(&lengths, &mut buffers);
-        let vectors = self.pooled(&lengths, &buffers.rows);
+        let outputs = self.pooled(batch, &buffers.rows, heads);
         free().push(buffers);
-        Ok(vectors)
+        Ok(outputs)
     }
 
     /// Words and positions, normalised.
@@ -104,19 +105,13 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> CpuEncoder<I, MR, NR> {
         Ok(())
     }
 
-    /// One vector a text, of norm 1. A vector of norm 0 becomes NaN, which the check behind the encoder finds.
-    fn pooled(&self, lengths: &[usize], rows: &[f32]) -> Vec<Vec<f32>> {
-        let mut rows = rows.chunks_exact(self.dim);
-        let each = lengths.iter().map(|&n| {
-            let mut vector = vec![0.0_f64; self.dim];
-            let counted = if self.pooling == Pooling::Cls { 1 } else { n };
-            for (at, row) in rows.by_ref().take(n).enumerate() {
-                if at < counted {
-                    vector.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
-                }
-            }
-            let norm = vector.iter().map(|value| value * value).sum::<f64>().sqrt();
-            vector.iter().map(|value| (value / norm) as f32).collect()
+    /// What the final rows of each text come to.
+    fn pooled(&self, batch: &[&[u32]], rows: &[f32], heads: Option<&Heads>) -> Vec<Encoded> {
+        let mut rest = rows;
+        let each = batch.iter().map(|ids| {
+            let (own, others) = rest.split_at(ids.len() * self.dim);
+            rest = others;
+            encoded(self.pooling, heads, ids, own)
         });
         each.collect()
     }
@@ -127,8 +122,8 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Encoder for CpuEncoder<I,
         self.dim
     }
 
-    fn encode(&self, batch: &[&[u32]]) -> Result<Vec<Vec<f32>>, EmbedError> {
-        let run = |part: &[&[u32]]| self.forward(part).map_err(candle_core::Error::from);
+    fn encode(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Result<Vec<Encoded>, EmbedError> {
+        let run = |part: &[&[u32]]| self.forward(part, heads).map_err(candle_core::Error::from);
         self.lanes.run(batch, run).map_err(|error| EmbedError::Failed(error.to_string()))
     }
 }
