@@ -144,6 +144,10 @@ fn a_lost_ledger_is_named_and_rebuilt_from_the_sink() {
     }
     home.forebay(&["run", &input]).exits(2).says(&["ledger.db", "forebay rebuild"]);
     assert!(!home.data("ledger.db").exists(), "a refusal leaves nothing behind");
+    // With the witness gone as well, the queue tells that there was one.
+    std::fs::rename(home.data("witness"), home.at("witness")).unwrap();
+    home.forebay(&["run", &input]).exits(2).says(&["ledger.db", "forebay rebuild"]);
+    std::fs::rename(home.at("witness"), home.data("witness")).unwrap();
     let said = home.forebay(&["rebuild", "--json"]).exits(0).json();
     assert_eq!((&said["ledger_rows"], &said["forgotten"]), (&CHUNKS.into(), &0.into()), "{said}");
     same_as_before(&home, &input, &letters);

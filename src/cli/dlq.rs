@@ -120,7 +120,7 @@ pub(super) struct Which {
 }
 
 /// Which letters are meant, ids apart.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(super) struct Filters {
     /// This class
     #[arg(long)]
@@ -147,7 +147,9 @@ impl Filters {
         let before = self.older_than.map(|seconds| {
             let now = jiff::Timestamp::now();
             let back = i64::try_from(seconds).unwrap_or(i64::MAX);
-            jiff::Timestamp::from_second(now.as_second().saturating_sub(back)).unwrap_or(now).to_string()
+            // Nothing failed before time itself: an age that is too great matches nothing.
+            let then = jiff::Timestamp::from_second(now.as_second().saturating_sub(back));
+            then.unwrap_or(jiff::Timestamp::MIN).to_string()
         });
         Filter {
             class: self.class,
@@ -332,6 +334,15 @@ fn with_remedy(mut letter: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_age_before_all_time_matches_nothing() {
+        for older_than in [10_000_000 * 86_400, u64::MAX] {
+            let before =
+                Filters { older_than: Some(older_than), ..Filters::default() }.filter().before.unwrap();
+            assert!(before.as_str() < "0", "{before}");
+        }
+    }
 
     #[test]
     fn ages_have_units() {

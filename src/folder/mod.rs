@@ -194,7 +194,9 @@ impl Folder {
         let lived = ["queue", "ledger.db", "dead-letters.jsonl"].iter().any(|name| dir.join(name).exists());
         let had_witness = witness.is_some();
         let mut witness = witness.unwrap_or_else(Witness::of_new_folder);
-        if !new_ledger && witness.generation > 0 && !ledger_path.exists() {
+        // A queue is only ever made after the ledger: with the witness gone too, it still tells that there was one.
+        let had_ledger = witness.generation > 0 || dir.join("queue").exists();
+        if !new_ledger && had_ledger && !ledger_path.exists() {
             let path = ledger_path.display().to_string();
             return Err(FolderError::Damaged {
                 path,
