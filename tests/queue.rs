@@ -350,8 +350,14 @@ impl Pair {
         let buried = self.queue().bury(vec![(Some(lease), burial(&chunk))]).unwrap();
         assert_eq!(buried[0].is_none(), unwanted);
         if !unwanted {
-            let before = self.model.letters.get(&key).map_or(0, |(_, attempts)| *attempts);
-            self.model.letters.insert(key, (State::Open, before + 1));
+            let before = self.model.letters.get(&key).copied();
+            let same = self.model.about.get(&key) == Some(&version);
+            // The same text failed with the same class after a redrive: the next one needs somebody's approval.
+            let state = match before {
+                Some((State::Redriven | State::Quarantined, _)) if same => State::Quarantined,
+                _ => State::Open,
+            };
+            self.model.letters.insert(key, (state, before.map_or(0, |(_, attempts)| attempts) + 1));
             self.model.about.insert(key, version);
         }
     }
@@ -435,7 +441,7 @@ impl Pair {
             .collect();
         assert_eq!((letters.len(), &found), (model.letters.len(), &model.letters));
         let counts = self.queue().letter_counts();
-        for state in [State::Open, State::Redriven, State::Discarded] {
+        for state in [State::Open, State::Redriven, State::Quarantined, State::Discarded] {
             let expected = model.letters.values().filter(|(found, _)| *found == state).count();
             assert_eq!(counts.sum(|_, found| found == state), expected as u64);
         }
