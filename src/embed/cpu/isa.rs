@@ -31,11 +31,11 @@ pub trait Isa<const MR: usize, const NR: usize>: Kernel<MR, NR> {
         panels: Range<usize>,
         then: Then<'_>,
         out: &mut [f32],
-        side: &mut Side<MR>,
+        side: &mut Side<Self, MR, NR>,
     );
 
     /// See [`attention`].
-    fn attention(self, heads: Heads, qkv: &[f32], first: usize, out: &mut [f32], room: &mut Room<MR, NR>);
+    fn attention(self, heads: Heads, qkv: &[f32], first: usize, out: &mut [f32], room: &mut Room<Self, MR, NR>);
 
     /// Normalises each row.
     fn norm(self, rows: &mut [f32], norm: &Norm);
@@ -53,7 +53,7 @@ macro_rules! isa {
                 panels: Range<usize>,
                 then: Then<'_>,
                 out: &mut [f32],
-                side: &mut Side<$mr>,
+                side: &mut Side<$kernel, $mr, $nr>,
             ) {
                 $(#[target_feature(enable = $features)])?
                 unsafe fn run(
@@ -63,10 +63,14 @@ macro_rules! isa {
                     panels: Range<usize>,
                     then: Then<'_>,
                     out: &mut [f32],
-                    side: &mut Side<$mr>,
+                    side: &mut Side<$kernel, $mr, $nr>,
                 ) {
                     // SAFETY: compiled for the instructions of this kernel.
-                    unsafe { product(kernel, rows, linear, panels, then, out, side) }
+                    unsafe {
+                        kernel.start();
+                        product(kernel, rows, linear, panels, then, out, side);
+                        kernel.end();
+                    }
                 }
                 // SAFETY: `self` exists only where the processor has them.
                 unsafe { run(self, rows, linear, panels, then, out, side) }
@@ -78,7 +82,7 @@ macro_rules! isa {
                 qkv: &[f32],
                 first: usize,
                 out: &mut [f32],
-                room: &mut Room<$mr, $nr>,
+                room: &mut Room<$kernel, $mr, $nr>,
             ) {
                 $(#[target_feature(enable = $features)])?
                 unsafe fn run(
@@ -87,10 +91,14 @@ macro_rules! isa {
                     qkv: &[f32],
                     first: usize,
                     out: &mut [f32],
-                    room: &mut Room<$mr, $nr>,
+                    room: &mut Room<$kernel, $mr, $nr>,
                 ) {
                     // SAFETY: as above.
-                    unsafe { attention(kernel, heads, qkv, first, out, room) }
+                    unsafe {
+                        kernel.start();
+                        attention(kernel, heads, qkv, first, out, room);
+                        kernel.end();
+                    }
                 }
                 // SAFETY: as above.
                 unsafe { run(self, heads, qkv, first, out, room) }
@@ -124,6 +132,15 @@ isa!(
     #[cfg(target_arch = "x86_64")]
     Avx512,
     12,
+    32,
+    "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"
+);
+#[cfg(target_arch = "x86_64")]
+use super::amx::Amx;
+isa!(
+    #[cfg(target_arch = "x86_64")]
+    Amx,
+    32,
     32,
     "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"
 );

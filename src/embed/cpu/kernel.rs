@@ -3,32 +3,100 @@
 //! and the same integers to the bit.
 #![expect(unsafe_code, reason = "instructions that not every processor has, and loads of whole vectors")]
 
+use super::step::Step;
+
 /// Two neighbours of the common dimension, as the integer instructions take them.
 pub type Pair = [i16; 2];
 
-/// Computes tiles. `a` holds `MR` numbers (or pairs) a step, `b` holds `NR`.
-pub trait Kernel<const MR: usize, const NR: usize>: Copy + Send + Sync + 'static {
+/// A set of instructions, which computes tiles in both forms of numbers.
+pub trait Kernel<const MR: usize, const NR: usize>: Tiles<f32, MR, NR> + Tiles<Pair, MR, NR> {
     /// Its name, as `model.kernel` spells it.
     const NAME: &'static str;
 
-    /// Numbers (or pairs) of rows that go past the weights together: a block of them stays in the second cache.
-    const SIDE: usize;
-
-    /// `tile[i][j] = Σ a[k][i] · b[k][j]` for the first `rows` rows; what is in the others does not matter.
+    /// Before the first tile of a thread's work.
     ///
     /// # Safety
-    /// The processor has the instructions of this kernel. `a` and `b` are as long as each other.
-    unsafe fn tile(self, rows: usize, a: &[[f32; MR]], b: &[[f32; NR]], tile: &mut [[f32; NR]; MR]);
+    /// The processor has the instructions of this kernel; [`Kernel::end`] follows.
+    #[inline(always)]
+    unsafe fn start(self) {}
 
-    /// `tile[i][j] = Σ a[k][i][0] · b[k][j][0] + a[k][i][1] · b[k][j][1]`; the caller sees to it that no sum overflows.
+    /// After the last.
     ///
     /// # Safety
-    /// As [`Kernel::tile`].
-    unsafe fn tile_i16(self, rows: usize, a: &[[Pair; MR]], b: &[[Pair; NR]], tile: &mut [[i32; NR]; MR]);
+    /// [`Kernel::start`] went before.
+    #[inline(always)]
+    unsafe fn end(self) {}
+}
+
+/// Computes tiles of one form of numbers.
+pub trait Tiles<T: Step, const MR: usize, const NR: usize>: Copy + Send + Sync + 'static {
+    /// The numbers of one row in a step.
+    type Row: Copy + Default + Send;
+
+    /// The numbers of `NR` columns in a step.
+    type Columns: Copy + Default + Send;
+
+    /// Numbers of a row in a step of this kernel.
+    const NUMBERS: usize;
+
+    /// Rows that go past the weights together: a block of them stays in the second cache. A multiple of `MR`.
+    const TOGETHER: usize;
+
+    /// Blocks of the common dimension whose sums are added before they are put away.
+    const BLOCKS: usize;
+
+    /// Puts the numbers of a row, times `factor`, beside those of other rows: into place `at` of each step.
+    fn spread(numbers: &[f32], factor: f32, at: usize, steps: &mut [[Self::Row; MR]]);
+
+    /// Puts panels of `each` packed steps into `room` as this kernel takes them, all of one length, if that is not as they
+    /// are.
+    #[inline(always)]
+    fn prepare(self, _packed: &[[T; NR]], _each: usize, _room: &mut Vec<Self::Columns>) {}
+
+    /// What has been prepared.
+    fn prepared<'a>(packed: &'a [[T; NR]], room: &'a [Self::Columns]) -> &'a [Self::Columns];
+
+    /// `tile[i][j] = Σ a[k][i] · b[k][j]` for the first `rows` rows; what is in the others does not matter. The caller sees
+    /// to it that no sum overflows.
+    ///
+    /// # Safety
+    /// The processor has the instructions of this kernel, which has been started. `a` and `b` are as long as each other.
+    unsafe fn tile(
+        self,
+        rows: usize,
+        a: &[[Self::Row; MR]],
+        b: &[Self::Columns],
+        tile: &mut [[T::Sum; NR]; MR],
+    );
 
     /// Asks for numbers that are needed soon.
     #[inline(always)]
     fn soon(self, _: &[f32]) {}
+
+    /// Asks for weights that are needed after some tiles.
+    #[inline(always)]
+    fn later(self, _: &[[T; NR]]) {}
+}
+
+/// What kernels have in common that take rows and columns as they are packed.
+macro_rules! as_packed {
+    ($t:ty, $mr:literal, $nr:literal, $together:literal) => {
+        type Row = $t;
+        type Columns = [$t; $nr];
+        const NUMBERS: usize = <$t as Step>::NUMBERS;
+        const TOGETHER: usize = $together;
+        const BLOCKS: usize = 1;
+
+        #[inline(always)]
+        fn spread(numbers: &[f32], factor: f32, at: usize, steps: &mut [[$t; $mr]]) {
+            <$t as Step>::spread(numbers, factor, at, steps);
+        }
+
+        #[inline(always)]
+        fn prepared<'a>(packed: &'a [[$t; $nr]], _: &'a [[$t; $nr]]) -> &'a [[$t; $nr]] {
+            packed
+        }
+    };
 }
 
 /// Plain Rust, for any processor.
@@ -37,7 +105,10 @@ pub struct Portable;
 
 impl Kernel<4, 16> for Portable {
     const NAME: &'static str = "portable";
-    const SIDE: usize = 48 << 10;
+}
+
+impl Tiles<f32, 4, 16> for Portable {
+    as_packed!(f32, 4, 16, 96);
 
     #[inline]
     unsafe fn tile(self, _: usize, a: &[[f32; 4]], b: &[[f32; 16]], tile: &mut [[f32; 16]; 4]) {
@@ -49,9 +120,13 @@ impl Kernel<4, 16> for Portable {
         }
         *tile = sums;
     }
+}
+
+impl Tiles<Pair, 4, 16> for Portable {
+    as_packed!(Pair, 4, 16, 192);
 
     #[inline]
-    unsafe fn tile_i16(self, _: usize, a: &[[Pair; 4]], b: &[[Pair; 16]], tile: &mut [[i32; 16]; 4]) {
+    unsafe fn tile(self, _: usize, a: &[[Pair; 4]], b: &[[Pair; 16]], tile: &mut [[i32; 16]; 4]) {
         let mut sums = [[0_i32; 16]; 4];
         for (a, b) in a.iter().zip(b) {
             for (row, x) in sums.iter_mut().zip(a) {
@@ -65,19 +140,19 @@ impl Kernel<4, 16> for Portable {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub use x86::{Avx2, Avx512};
+pub use x86::{Avx2, Avx512, ask_for, ask_later};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256i, __m512i, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi32, _mm256_fmadd_ps, _mm256_loadu_ps,
+        __m256i, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm256_add_epi32, _mm256_fmadd_ps, _mm256_loadu_ps,
         _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps,
         _mm256_setzero_si256, _mm256_storeu_ps, _mm256_storeu_si256, _mm512_add_epi32, _mm512_dpwssd_epi32,
         _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_set1_epi32,
         _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
     };
 
-    use super::{Kernel, Pair};
+    use super::{Kernel, Pair, Step, Tiles};
 
     /// AVX2 and FMA: 6 × 16 in twelve registers of eight.
     #[derive(Clone, Copy, Debug)]
@@ -119,9 +194,19 @@ mod x86 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
 
+    /// Asks for all the lines of `numbers`.
     #[inline(always)]
-    fn ask_for(numbers: &[f32]) {
+    pub fn ask_for(numbers: &[f32]) {
         numbers.chunks(16).for_each(|line| ask(line.as_ptr()));
+    }
+
+    /// Asks the second cache for all the lines of `numbers`.
+    #[inline(always)]
+    pub fn ask_later<T>(numbers: &[T]) {
+        for line in numbers.chunks(64 / size_of::<T>()) {
+            // SAFETY: as above.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+        }
     }
 
     /// A pair as the integer that is broadcast.
@@ -183,7 +268,10 @@ mod x86 {
 
     impl Kernel<6, 16> for Avx2 {
         const NAME: &'static str = "avx2";
-        const SIDE: usize = 48 << 10;
+    }
+
+    impl Tiles<f32, 6, 16> for Avx2 {
+        as_packed!(f32, 6, 16, 96);
 
         #[inline(always)]
         fn soon(self, numbers: &[f32]) {
@@ -202,8 +290,18 @@ mod x86 {
             }
         }
 
+    }
+
+    impl Tiles<Pair, 6, 16> for Avx2 {
+        as_packed!(Pair, 6, 16, 192);
+
         #[inline(always)]
-        unsafe fn tile_i16(self, rows: usize, a: &[[Pair; 6]], b: &[[Pair; 16]], tile: &mut [[i32; 16]; 6]) {
+        fn soon(self, numbers: &[f32]) {
+            ask_for(numbers);
+        }
+
+        #[inline(always)]
+        unsafe fn tile(self, rows: usize, a: &[[Pair; 6]], b: &[[Pair; 16]], tile: &mut [[i32; 16]; 6]) {
             // SAFETY: as above.
             unsafe {
                 match rows {
@@ -277,7 +375,10 @@ mod x86 {
 
     impl Kernel<12, 32> for Avx512 {
         const NAME: &'static str = "avx512";
-        const SIDE: usize = 132 << 10;
+    }
+
+    impl Tiles<f32, 12, 32> for Avx512 {
+        as_packed!(f32, 12, 32, 264);
 
         #[inline(always)]
         fn soon(self, numbers: &[f32]) {
@@ -297,14 +398,18 @@ mod x86 {
             }
         }
 
+    }
+
+    impl Tiles<Pair, 12, 32> for Avx512 {
+        as_packed!(Pair, 12, 32, 528);
+
         #[inline(always)]
-        unsafe fn tile_i16(
-            self,
-            rows: usize,
-            a: &[[Pair; 12]],
-            b: &[[Pair; 32]],
-            tile: &mut [[i32; 32]; 12],
-        ) {
+        fn soon(self, numbers: &[f32]) {
+            ask_for(numbers);
+        }
+
+        #[inline(always)]
+        unsafe fn tile(self, rows: usize, a: &[[Pair; 12]], b: &[[Pair; 32]], tile: &mut [[i32; 32]; 12]) {
             // SAFETY: as above; `vnni` is what was found.
             unsafe {
                 match (self.vnni, rows) {

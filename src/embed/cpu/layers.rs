@@ -34,9 +34,9 @@ pub struct Layer<const NR: usize> {
 const TOGETHER: usize = 512;
 
 /// What a thread works in.
-struct Bench<const MR: usize, const NR: usize> {
-    side: Side<MR>,
-    room: Room<MR, NR>,
+struct Bench<I: Isa<MR, NR>, const MR: usize, const NR: usize> {
+    side: Side<I, MR, NR>,
+    room: Room<I, MR, NR>,
 }
 
 /// Buffers of one pass; they grow and are used again.
@@ -50,11 +50,11 @@ pub struct Buffers {
 }
 
 /// The layers with their instructions.
-pub struct Layers<I, const MR: usize, const NR: usize> {
+pub struct Layers<I: Isa<MR, NR>, const MR: usize, const NR: usize> {
     isa: I,
     heads: Heads,
     layers: Vec<Layer<NR>>,
-    benches: Mutex<Vec<Bench<MR, NR>>>,
+    benches: Mutex<Vec<Bench<I, MR, NR>>>,
 }
 
 impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Layers<I, MR, NR> {
@@ -92,7 +92,7 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Layers<I, MR, NR> {
         }
     }
 
-    fn with_bench<T>(&self, work: impl FnOnce(&mut Bench<MR, NR>) -> T) -> T {
+    fn with_bench<T>(&self, work: impl FnOnce(&mut Bench<I, MR, NR>) -> T) -> T {
         let free = || self.benches.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = free().pop();
         let mut bench = kept.unwrap_or_else(|| Bench { side: Side::default(), room: Room::default() });

@@ -4,6 +4,8 @@
 //! `layers`. It computes what `candle.rs` computes, which stays the reference and the path of every other device.
 #![expect(clippy::cast_possible_truncation, reason = "f32 is the model's precision")]
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 mod isa;
 mod kernel;
@@ -32,7 +34,7 @@ use super::{
 };
 
 /// An encoder with its weights, for one set of instructions.
-struct CpuEncoder<I, const MR: usize, const NR: usize> {
+struct CpuEncoder<I: Isa<MR, NR>, const MR: usize, const NR: usize> {
     words: Words,
     /// Position table with the one token type added.
     positions: Vec<f32>,
@@ -59,6 +61,9 @@ pub fn load(
     let wanted = |name: &str| kernel == name || kernel == "auto";
     #[cfg(target_arch = "x86_64")]
     {
+        if let Some(isa) = amx::Amx::detect().filter(|_| wanted("amx")) {
+            return Ok(Box::new(load::load(isa, files, expect, is_i16, threads)?));
+        }
         if let Some(isa) = kernel::Avx512::detect().filter(|_| wanted("avx512")) {
             return Ok(Box::new(load::load(isa, files, expect, is_i16, threads)?));
         }

@@ -1,0 +1,408 @@
+//! The tile registers of Intel's AMX, which multiply bytes and bf16 many at a time, put to work on numbers that are
+//! neither, without losing any of them.
+//!
+//! - f32: a number is the sum of three bf16 pieces of 8 bits each, exactly. Of the nine products of two numbers' pieces six
+//!   are added, in f32; the three left out are below the last bit of the product.
+//! - i16: a number of 12 bits is 64 · high + low. `high · high`, `low · low` and `(high + low) · (high + low)` fit in bytes
+//!   and give all four products (Karatsuba): the same integers, to the bit, as from the other kernels.
+//!
+//! A step is 64 bytes of each piece: 32 numbers in f32, 64 in i16. The registers hold 16 rows of 64 bytes; four of them are
+//! the sums of a tile of 32 × 32. Layouts and instructions: Intel's manual, volume 1, chapter 18.
+#![expect(unsafe_code, reason = "instructions that not every processor has, and that Rust has no names for")]
+
+use std::arch::{
+    asm,
+    x86_64::{
+        __cpuid_count, __m512i, _mm512_add_epi8, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_castps_si512,
+        _mm512_castsi512_ps, _mm512_loadu_si512, _mm512_or_si512, _mm512_packs_epi16, _mm512_set1_epi16,
+        _mm512_set1_epi32, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_srai_epi16, _mm512_srli_epi32,
+        _mm512_store_si512, _mm512_sub_ps, _mm_setr_epi8,
+    },
+};
+
+use super::{
+    kernel::{Avx512, Kernel, Pair, Tiles, ask_for, ask_later},
+    product::Tile,
+    step::nearest,
+};
+
+/// AMX with bytes and bf16.
+#[derive(Clone, Copy, Debug)]
+pub struct Amx(());
+
+/// The numbers of a row in a step, as three pieces of 64 bytes. Sixteen of them are a register of each piece; so are sixteen
+/// pairs (fours) of steps of sixteen columns.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub struct Pieces<T, const N: usize>([[T; N]; 3]);
+
+impl<T: Copy + Default, const N: usize> Default for Pieces<T, N> {
+    fn default() -> Self {
+        Self([[T::default(); N]; 3])
+    }
+}
+
+/// f32 in bf16.
+pub type Halves = Pieces<u16, 32>;
+
+/// 12 bits in bytes.
+pub type Bytes = Pieces<i8, 64>;
+
+/// Eight registers of 16 rows of 64 bytes, as `ldtilecfg` reads it.
+#[repr(C, align(64))]
+struct Shapes([u8; 64]);
+
+static SHAPES: Shapes = {
+    let mut shapes = [0; 64];
+    shapes[0] = 1;
+    let mut register = 0;
+    while register < 8 {
+        shapes[16 + 2 * register] = 64;
+        shapes[48 + register] = 16;
+        register += 1;
+    }
+    Shapes(shapes)
+};
+
+impl Amx {
+    /// Where the processor has it and the system lets this process use it.
+    pub fn detect() -> Option<Self> {
+        // Bits of leaf 7, register EDX: AMX-BF16, AMX-TILE, AMX-INT8.
+        const AMX: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+        Avx512::detect()?;
+        (__cpuid_count(7, 0).edx & AMX == AMX && is_allowed()).then_some(Self(()))
+    }
+}
+
+/// Asks Linux for the registers, which are large, so that it gives them only to who asks: `ARCH_REQ_XCOMP_PERM` for
+/// `XTILEDATA` in `asm/prctl.h`.
+#[cfg(target_os = "linux")]
+fn is_allowed() -> bool {
+    // SAFETY: a system call that takes two numbers and changes nothing but what this process may use.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, 0x1023, 18) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_allowed() -> bool {
+    false
+}
+
+impl Kernel<32, 32> for Amx {
+    const NAME: &'static str = "amx";
+
+    #[inline(always)]
+    unsafe fn start(self) {
+        // SAFETY: `self` exists only where the processor has it and it is allowed.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const SHAPES, options(nostack, readonly)) };
+    }
+
+    #[inline(always)]
+    unsafe fn end(self) {
+        // SAFETY: as above.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
+
+/// Loads piece `$at` of sixteen rows (columns) into register `$to`.
+macro_rules! load {
+    ($to:literal, $from:literal, $at:literal) => {
+        concat!("tileloadd tmm", $to, ", [{", $from, "} + 1*{wide} + ", $at, "]\n")
+    };
+}
+
+/// Adds the products of what is in registers 4 and 5 (rows) and 6 and 7 (columns) to the sums in the registers 0 to 3, after
+/// loading what is named: loads stand between products, which takes turns of the units for both.
+macro_rules! add {
+    (16, $op:literal, [$($a:literal)?], [$($b:literal)?]) => {
+        concat!(
+            $(load!(4, "a", $a),)? $(load!(6, "b", $b),)?
+            $op, " tmm0, tmm4, tmm6\n",
+            $("tileloadd tmm7, [{b} + 1*{wide} + 3072 + ", $b, "]\n",)?
+            $op, " tmm1, tmm4, tmm7\n"
+        )
+    };
+    (32, $op:literal, [$($a:literal)?], [$($b:literal)?]) => {
+        concat!(
+            $(load!(4, "a", $a),)? $(load!(6, "b", $b),)?
+            $op, " tmm0, tmm4, tmm6\n",
+            $("tileloadd tmm5, [{a} + 1*{wide} + 3072 + ", $a, "]\n",)?
+            $op, " tmm2, tmm5, tmm6\n",
+            $("tileloadd tmm7, [{b} + 1*{wide} + 3072 + ", $b, "]\n",)?
+            $op, " tmm1, tmm4, tmm7\n",
+            $op, " tmm3, tmm5, tmm7\n"
+        )
+    };
+}
+
+/// Sums of `$rows` rows over all steps of `$a` and `$b`, which `$products` adds step by step, into `$to`.
+macro_rules! sums {
+    ($rows:tt, $products:expr, $a:expr, $b:expr, $steps:expr, $to:expr) => {
+        asm!(
+            "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+            "2:",
+            $products,
+            "add {a}, 6144",
+            "add {b}, 6144",
+            "dec {steps}",
+            "jnz 2b",
+            "tilestored [{to} + 1*{row}], tmm0",
+            "tilestored [{to} + 1*{row} + 64], tmm1",
+            "tilestored [{to} + 1*{row} + 2048], tmm2",
+            "tilestored [{to} + 1*{row} + 2112], tmm3",
+            a = inout(reg) $a => _, b = inout(reg) $b => _, steps = inout(reg) $steps => _,
+            to = in(reg) $to, wide = in(reg) 192_usize, row = in(reg) 128_usize,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack)
+        )
+    };
+}
+
+/// The six products of three pieces, in an order in which half the operands stay where they are.
+macro_rules! six {
+    ($rows:tt) => {
+        concat!(
+            add!($rows, "tdpbf16ps", [0], [0]),
+            add!($rows, "tdpbf16ps", [], [64]),
+            add!($rows, "tdpbf16ps", [64], []),
+            add!($rows, "tdpbf16ps", [], [0]),
+            add!($rows, "tdpbf16ps", [128], []),
+            add!($rows, "tdpbf16ps", [0], [128])
+        )
+    };
+}
+
+impl Tiles<f32, 32, 32> for Amx {
+    type Row = Halves;
+    type Columns = [Halves; 32];
+    const NUMBERS: usize = 32;
+    const TOGETHER: usize = 256;
+    const BLOCKS: usize = 2;
+
+    #[inline(always)]
+    fn spread(numbers: &[f32], _: f32, at: usize, steps: &mut [[Halves; 32]]) {
+        let (full, rest) = numbers.as_chunks::<32>();
+        for (numbers, step) in full.iter().zip(&mut *steps) {
+            step[at] = halves(numbers);
+        }
+        if !rest.is_empty() {
+            let mut numbers = [0.0; 32];
+            numbers[..rest.len()].copy_from_slice(rest);
+            steps[full.len()][at] = halves(&numbers);
+        }
+    }
+
+    #[inline(always)]
+    fn prepare(self, packed: &[[f32; 32]], each: usize, room: &mut Vec<[Halves; 32]>) {
+        // SAFETY: `self` exists only where the processor has what is needed.
+        unsafe { halves_of(packed, each, room) };
+    }
+
+    #[inline(always)]
+    fn prepared<'a>(_: &'a [[f32; 32]], room: &'a [[Halves; 32]]) -> &'a [[Halves; 32]] {
+        room
+    }
+
+    #[inline(always)]
+    fn later(self, weights: &[[f32; 32]]) {
+        weights.iter().for_each(|columns| ask_later(columns));
+    }
+
+    #[inline(always)]
+    fn soon(self, numbers: &[f32]) {
+        ask_for(numbers);
+    }
+
+    #[inline(always)]
+    unsafe fn tile(
+        self,
+        rows: usize,
+        a: &[[Halves; 32]],
+        b: &[[Halves; 32]],
+        tile: &mut [[f32; 32]; 32],
+    ) {
+        debug_assert!(a.len() == b.len() && !a.is_empty());
+        let (steps, to) = (a.len(), tile.as_mut_ptr());
+        // SAFETY: the caller vouches for the instructions. Each step reads 32 × 192 bytes of both, as long as they are;
+        // `tile` is 32 rows of 128 bytes.
+        unsafe {
+            if rows > 16 {
+                sums!(32, six!(32), a.as_ptr(), b.as_ptr(), steps, to);
+            } else {
+                sums!(16, six!(16), a.as_ptr(), b.as_ptr(), steps, to);
+            }
+        }
+    }
+}
+
+/// The three pieces of each number: its upper half, that of what is left, and what is left then. What is not finite stays
+/// so in the first or in the second.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the upper half, shifted down")]
+fn halves(numbers: &[f32; 32]) -> Halves {
+    let upper = |number: f32| f32::from_bits(number.to_bits() & 0xffff_0000);
+    let second = numbers.map(|number| number - upper(number));
+    let third = second.map(|number| number - upper(number));
+    Pieces([*numbers, second, third].map(|numbers| numbers.map(|number| (number.to_bits() >> 16) as u16)))
+}
+
+/// Panels of columns in pieces: row `r` of a register holds the steps 2r and 2r + 1 of sixteen columns side by side.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+fn halves_of(packed: &[[f32; 32]], each: usize, room: &mut Vec<[Halves; 32]>) {
+    let steps = each.div_ceil(32);
+    room.resize(packed.len() / each * steps, [Halves::default(); 32]);
+    let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+    for (panel, to) in packed.chunks_exact(each).zip(room.chunks_exact_mut(steps)) {
+        for (numbers, to) in panel.chunks(32).zip(to) {
+            for r in 0..16 {
+                for half in 0..2 {
+                    let mut pair = [2 * r, 2 * r + 1].map(|step| line(numbers, step, half));
+                    let mut pieces = [_mm512_setzero_si512(); 3];
+                    for piece in &mut pieces {
+                        let tops = pair.map(|numbers| _mm512_and_si512(numbers, upper));
+                        *piece = _mm512_or_si512(_mm512_srli_epi32::<16>(tops[0]), tops[1]);
+                        for (numbers, tops) in pair.iter_mut().zip(tops) {
+                            let rest = _mm512_sub_ps(_mm512_castsi512_ps(*numbers), _mm512_castsi512_ps(tops));
+                            *numbers = _mm512_castps_si512(rest);
+                        }
+                    }
+                    put(&mut to[16 * half + r], pieces);
+                }
+            }
+        }
+    }
+}
+
+/// Sixteen columns of a step, or zeros where there is no such step.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+fn line<T>(steps: &[[T; 32]], step: usize, half: usize) -> __m512i {
+    const { assert!(size_of::<T>() == 4) };
+    steps.get(step).map_or_else(
+        || _mm512_setzero_si512(),
+        // SAFETY: sixteen of thirty-two fours of bytes.
+        |columns| unsafe { _mm512_loadu_si512(columns.as_ptr().add(16 * half).cast()) },
+    )
+}
+
+/// Three lines into the pieces.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+fn put<T, const N: usize>(to: &mut Pieces<T, N>, pieces: [__m512i; 3]) {
+    const { assert!(size_of::<[T; N]>() == 64) };
+    for (to, piece) in to.0.iter_mut().zip(pieces) {
+        // SAFETY: 64 bytes, where a line begins.
+        unsafe { _mm512_store_si512(to.as_mut_ptr().cast(), piece) };
+    }
+}
+
+impl Tiles<Pair, 32, 32> for Amx {
+    type Row = Bytes;
+    type Columns = [Bytes; 32];
+    const NUMBERS: usize = 64;
+    const TOGETHER: usize = 256;
+    const BLOCKS: usize = 2;
+
+    #[inline(always)]
+    fn spread(numbers: &[f32], factor: f32, at: usize, steps: &mut [[Bytes; 32]]) {
+        let (full, rest) = numbers.as_chunks::<64>();
+        for (numbers, step) in full.iter().zip(&mut *steps) {
+            step[at] = bytes(numbers, factor);
+        }
+        if !rest.is_empty() {
+            let mut numbers = [0.0; 64];
+            numbers[..rest.len()].copy_from_slice(rest);
+            steps[full.len()][at] = bytes(&numbers, factor);
+        }
+    }
+
+    #[inline(always)]
+    fn prepare(self, packed: &[[Pair; 32]], each: usize, room: &mut Vec<[Bytes; 32]>) {
+        // SAFETY: `self` exists only where the processor has what is needed.
+        unsafe { bytes_of(packed, each, room) };
+    }
+
+    #[inline(always)]
+    fn prepared<'a>(_: &'a [[Pair; 32]], room: &'a [[Bytes; 32]]) -> &'a [[Bytes; 32]] {
+        room
+    }
+
+    #[inline(always)]
+    fn later(self, weights: &[[Pair; 32]]) {
+        weights.iter().for_each(|columns| ask_later(columns));
+    }
+
+    #[inline(always)]
+    fn soon(self, numbers: &[f32]) {
+        ask_for(numbers);
+    }
+
+    #[inline(always)]
+    unsafe fn tile(self, rows: usize, a: &[[Bytes; 32]], b: &[[Bytes; 32]], tile: &mut [[i32; 32]; 32]) {
+        debug_assert!(a.len() == b.len() && !a.is_empty());
+        // SAFETY: the caller's.
+        unsafe { tile_bytes(rows, a, b, tile) };
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+unsafe fn tile_bytes(rows: usize, a: &[[Bytes; 32]], b: &[[Bytes; 32]], tile: &mut [[i32; 32]; 32]) {
+    let mut parts = [const { Tile([[0_i32; 32]; 32]) }; 3];
+    let [high, low, both] = &mut parts;
+    let steps = a.len();
+    // SAFETY: the caller vouches for the instructions. Each step reads 32 × 192 bytes of both, as long as they are;
+    // each part is 32 rows of 128 bytes.
+    unsafe {
+        let (a, b) = (a.as_ptr(), b.as_ptr());
+        if rows > 16 {
+            sums!(32, add!(32, "tdpbssd", [0], [0]), a, b, steps, high.0.as_mut_ptr());
+            sums!(32, add!(32, "tdpbssd", [64], [64]), a, b, steps, low.0.as_mut_ptr());
+            sums!(32, add!(32, "tdpbssd", [128], [128]), a, b, steps, both.0.as_mut_ptr());
+        } else {
+            sums!(16, add!(16, "tdpbssd", [0], [0]), a, b, steps, high.0.as_mut_ptr());
+            sums!(16, add!(16, "tdpbssd", [64], [64]), a, b, steps, low.0.as_mut_ptr());
+            sums!(16, add!(16, "tdpbssd", [128], [128]), a, b, steps, both.0.as_mut_ptr());
+        }
+    }
+    for (i, tile) in tile.iter_mut().enumerate().take(rows) {
+        for (j, sum) in tile.iter_mut().enumerate() {
+            let (high, low, both) = (high.0[i][j], low.0[i][j], both.0[i][j]);
+            *sum = (high << 12) + ((both - high - low) << 6) + low;
+        }
+    }
+}
+
+/// The integer of each number as high, low and their sum.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "12 bits, shifted down or masked")]
+fn bytes(numbers: &[f32; 64], factor: f32) -> Bytes {
+    let integers = numbers.map(|number| nearest(number * factor));
+    let high = integers.map(|integer| (integer >> 6) as i8);
+    let low = integers.map(|integer| (integer & 63) as i8);
+    let mut both = high;
+    both.iter_mut().zip(low).for_each(|(both, low)| *both = both.wrapping_add(low));
+    Pieces([high, low, both])
+}
+
+/// Panels of columns in bytes: row `r` of a register holds the steps 2r and 2r + 1, four numbers, of sixteen columns side by
+/// side.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+fn bytes_of(packed: &[[Pair; 32]], each: usize, room: &mut Vec<[Bytes; 32]>) {
+    let steps = each.div_ceil(32);
+    room.resize(packed.len() / each * steps, [Bytes::default(); 32]);
+    let low = _mm512_set1_epi16(63);
+    // Packing leaves the first step's numbers in the lower half of each 16 bytes.
+    let order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+    for (panel, to) in packed.chunks_exact(each).zip(room.chunks_exact_mut(steps)) {
+        for (pairs, to) in panel.chunks(32).zip(to) {
+            for r in 0..16 {
+                for half in 0..2 {
+                    let four = [2 * r, 2 * r + 1].map(|step| line(pairs, step, half));
+                    let side_by_side =
+                        |[a, b]: [__m512i; 2]| _mm512_shuffle_epi8(_mm512_packs_epi16(a, b), order);
+                    let highs = side_by_side(four.map(|pairs| _mm512_srai_epi16::<6>(pairs)));
+                    let lows = side_by_side(four.map(|pairs| _mm512_and_si512(pairs, low)));
+                    put(&mut to[16 * half + r], [highs, lows, _mm512_add_epi8(highs, lows)]);
+                }
+            }
+        }
+    }
+}
