@@ -10,20 +10,25 @@
 //! the sums of a tile of 32 × 32. Layouts and instructions: Intel's manual, volume 1, chapter 18.
 #![expect(unsafe_code, reason = "instructions that not every processor has, and that Rust has no names for")]
 
-use std::arch::{
-    asm,
-    x86_64::{
-        __cpuid_count, __m512i, _mm512_add_epi8, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_castps_si512,
-        _mm512_castsi512_ps, _mm512_loadu_si512, _mm512_or_si512, _mm512_packs_epi16, _mm512_set1_epi16,
-        _mm512_set1_epi32, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_srai_epi16, _mm512_srli_epi32,
-        _mm512_store_si512, _mm512_sub_ps, _mm_setr_epi8,
+use std::{
+    arch::{
+        asm,
+        x86_64::{
+            __cpuid_count, __m512i, _mm_setr_epi8, _mm512_add_epi8, _mm512_and_si512, _mm512_broadcast_i32x4,
+            _mm512_castps_si512, _mm512_castsi512_ps, _mm512_loadu_si512, _mm512_or_si512,
+            _mm512_packs_epi16, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_setzero_si512,
+            _mm512_shuffle_epi8, _mm512_srai_epi16, _mm512_srli_epi32, _mm512_store_si512, _mm512_sub_ps,
+        },
     },
+    mem::MaybeUninit,
 };
 
 use super::{
-    kernel::{Avx512, Kernel, Pair, Tiles, ask_for, ask_later},
+    finish::Place,
+    kernel::{Avx512, Kernel, Pair, Tiles, ask_for, ask_later, finish_by},
     product::Tile,
     step::nearest,
+    wide,
 };
 
 /// AMX with bytes and bf16.
@@ -176,8 +181,9 @@ impl Tiles<f32, 32, 32> for Amx {
     type Row = Halves;
     type Columns = [Halves; 32];
     const NUMBERS: usize = 32;
-    const TOGETHER: usize = 256;
-    const BLOCKS: usize = 2;
+    const TOGETHER: usize = 512;
+    const BLOCKS: usize = 1;
+    finish_by!(wide, f32, 32, 32);
 
     #[inline(always)]
     fn spread(numbers: &[f32], _: f32, at: usize, steps: &mut [[Halves; 32]]) {
@@ -214,13 +220,7 @@ impl Tiles<f32, 32, 32> for Amx {
     }
 
     #[inline(always)]
-    unsafe fn tile(
-        self,
-        rows: usize,
-        a: &[[Halves; 32]],
-        b: &[[Halves; 32]],
-        tile: &mut [[f32; 32]; 32],
-    ) {
+    unsafe fn tile(self, rows: usize, a: &[[Halves; 32]], b: &[[Halves; 32]], tile: &mut [[f32; 32]; 32]) {
         debug_assert!(a.len() == b.len() && !a.is_empty());
         let (steps, to) = (a.len(), tile.as_mut_ptr());
         // SAFETY: the caller vouches for the instructions. Each step reads 32 × 192 bytes of both, as long as they are;
@@ -262,7 +262,8 @@ fn halves_of(packed: &[[f32; 32]], each: usize, room: &mut Vec<[Halves; 32]>) {
                         let tops = pair.map(|numbers| _mm512_and_si512(numbers, upper));
                         *piece = _mm512_or_si512(_mm512_srli_epi32::<16>(tops[0]), tops[1]);
                         for (numbers, tops) in pair.iter_mut().zip(tops) {
-                            let rest = _mm512_sub_ps(_mm512_castsi512_ps(*numbers), _mm512_castsi512_ps(tops));
+                            let rest =
+                                _mm512_sub_ps(_mm512_castsi512_ps(*numbers), _mm512_castsi512_ps(tops));
                             *numbers = _mm512_castps_si512(rest);
                         }
                     }
@@ -298,8 +299,9 @@ impl Tiles<Pair, 32, 32> for Amx {
     type Row = Bytes;
     type Columns = [Bytes; 32];
     const NUMBERS: usize = 64;
-    const TOGETHER: usize = 256;
+    const TOGETHER: usize = 128;
     const BLOCKS: usize = 2;
+    finish_by!(wide, Pair, 32, 32);
 
     #[inline(always)]
     fn spread(numbers: &[f32], factor: f32, at: usize, steps: &mut [[Bytes; 32]]) {
@@ -345,26 +347,26 @@ impl Tiles<Pair, 32, 32> for Amx {
 
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 unsafe fn tile_bytes(rows: usize, a: &[[Bytes; 32]], b: &[[Bytes; 32]], tile: &mut [[i32; 32]; 32]) {
-    let mut parts = [const { Tile([[0_i32; 32]; 32]) }; 3];
-    let [high, low, both] = &mut parts;
+    let mut parts = [const { MaybeUninit::<Tile<i32, 32, 32>>::uninit() }; 3];
     let steps = a.len();
     // SAFETY: the caller vouches for the instructions. Each step reads 32 × 192 bytes of both, as long as they are;
     // each part is 32 rows of 128 bytes.
     unsafe {
         let (a, b) = (a.as_ptr(), b.as_ptr());
         if rows > 16 {
-            sums!(32, add!(32, "tdpbssd", [0], [0]), a, b, steps, high.0.as_mut_ptr());
-            sums!(32, add!(32, "tdpbssd", [64], [64]), a, b, steps, low.0.as_mut_ptr());
-            sums!(32, add!(32, "tdpbssd", [128], [128]), a, b, steps, both.0.as_mut_ptr());
+            sums!(32, add!(32, "tdpbssd", [0], [0]), a, b, steps, parts[0].as_mut_ptr());
+            sums!(32, add!(32, "tdpbssd", [64], [64]), a, b, steps, parts[1].as_mut_ptr());
+            sums!(32, add!(32, "tdpbssd", [128], [128]), a, b, steps, parts[2].as_mut_ptr());
         } else {
-            sums!(16, add!(16, "tdpbssd", [0], [0]), a, b, steps, high.0.as_mut_ptr());
-            sums!(16, add!(16, "tdpbssd", [64], [64]), a, b, steps, low.0.as_mut_ptr());
-            sums!(16, add!(16, "tdpbssd", [128], [128]), a, b, steps, both.0.as_mut_ptr());
+            sums!(16, add!(16, "tdpbssd", [0], [0]), a, b, steps, parts[0].as_mut_ptr());
+            sums!(16, add!(16, "tdpbssd", [64], [64]), a, b, steps, parts[1].as_mut_ptr());
+            sums!(16, add!(16, "tdpbssd", [128], [128]), a, b, steps, parts[2].as_mut_ptr());
         }
     }
-    for (i, tile) in tile.iter_mut().enumerate().take(rows) {
-        for (j, sum) in tile.iter_mut().enumerate() {
-            let (high, low, both) = (high.0[i][j], low.0[i][j], both.0[i][j]);
+    // SAFETY: all of each has been stored above.
+    let [high, low, both] = unsafe { parts.each_ref().map(|part| &part.assume_init_ref().0) };
+    for (((sums, high), low), both) in tile.iter_mut().zip(high).zip(low).zip(both).take(rows) {
+        for (((sum, high), low), both) in sums.iter_mut().zip(high).zip(low).zip(both) {
             *sum = (high << 12) + ((both - high - low) << 6) + low;
         }
     }

@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use super::{
     attention::{Heads, Room, attention},
+    finish::Then,
     kernel::{Kernel, Portable},
-    product::{Linear, Side, Then, product},
+    product::{Linear, Side, product},
 };
 use crate::embed::math;
 
@@ -35,7 +36,14 @@ pub trait Isa<const MR: usize, const NR: usize>: Kernel<MR, NR> {
     );
 
     /// See [`attention`].
-    fn attention(self, heads: Heads, qkv: &[f32], first: usize, out: &mut [f32], room: &mut Room<Self, MR, NR>);
+    fn attention(
+        self,
+        heads: Heads,
+        qkv: &[f32],
+        first: usize,
+        out: &mut [f32],
+        room: &mut Room<Self, MR, NR>,
+    );
 
     /// Normalises each row.
     fn norm(self, rows: &mut [f32], norm: &Norm);

@@ -3,7 +3,10 @@
 //! and the same integers to the bit.
 #![expect(unsafe_code, reason = "instructions that not every processor has, and loads of whole vectors")]
 
-use super::step::Step;
+use super::{
+    finish::{self as plain, Place},
+    step::Step,
+};
 
 /// Two neighbours of the common dimension, as the integer instructions take them.
 pub type Pair = [i16; 2];
@@ -69,6 +72,19 @@ pub trait Tiles<T: Step, const MR: usize, const NR: usize>: Copy + Send + Sync +
         tile: &mut [[T::Sum; NR]; MR],
     );
 
+    /// Sums of a tile as the numbers they stand for, to what is there of earlier blocks.
+    fn scaled(
+        self,
+        sums: &[[T::Sum; NR]; MR],
+        row_scales: &[f32; MR],
+        column_scales: &[f32; NR],
+        is_first: bool,
+        values: &mut [[f32; NR]; MR],
+    );
+
+    /// A tile's numbers into their place.
+    fn finish(self, place: Place<'_, NR>, values: &mut [[f32; NR]; MR]);
+
     /// Asks for numbers that are needed soon.
     #[inline(always)]
     fn soon(self, _: &[f32]) {}
@@ -99,6 +115,49 @@ macro_rules! as_packed {
     };
 }
 
+/// The sums of a tile as numbers, and into their place, by the functions of this module.
+macro_rules! finish_by {
+    ($module:ident, f32, $mr:literal, $nr:literal) => {
+        #[inline(always)]
+        fn scaled(
+            self,
+            sums: &[[f32; $nr]; $mr],
+            _: &[f32; $mr],
+            _: &[f32; $nr],
+            is_first: bool,
+            values: &mut [[f32; $nr]; $mr],
+        ) {
+            // SAFETY: `self` exists only where the processor has what is needed.
+            unsafe { $module::added(sums, is_first, values) };
+        }
+        finish_by!($module, $mr, $nr);
+    };
+    ($module:ident, Pair, $mr:literal, $nr:literal) => {
+        #[inline(always)]
+        fn scaled(
+            self,
+            sums: &[[i32; $nr]; $mr],
+            row_scales: &[f32; $mr],
+            column_scales: &[f32; $nr],
+            is_first: bool,
+            values: &mut [[f32; $nr]; $mr],
+        ) {
+            // SAFETY: as above.
+            unsafe { $module::scaled(sums, row_scales, column_scales, is_first, values) };
+        }
+        finish_by!($module, $mr, $nr);
+    };
+    ($module:ident, $mr:literal, $nr:literal) => {
+        #[inline(always)]
+        fn finish(self, place: Place<'_, $nr>, values: &mut [[f32; $nr]; $mr]) {
+            // SAFETY: as above.
+            unsafe { $module::finish(place, values) };
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(super) use finish_by;
+
 /// Plain Rust, for any processor.
 #[derive(Clone, Copy, Debug)]
 pub struct Portable;
@@ -109,6 +168,7 @@ impl Kernel<4, 16> for Portable {
 
 impl Tiles<f32, 4, 16> for Portable {
     as_packed!(f32, 4, 16, 96);
+    finish_by!(plain, f32, 4, 16);
 
     #[inline]
     unsafe fn tile(self, _: usize, a: &[[f32; 4]], b: &[[f32; 16]], tile: &mut [[f32; 16]; 4]) {
@@ -124,6 +184,7 @@ impl Tiles<f32, 4, 16> for Portable {
 
 impl Tiles<Pair, 4, 16> for Portable {
     as_packed!(Pair, 4, 16, 192);
+    finish_by!(plain, Pair, 4, 16);
 
     #[inline]
     unsafe fn tile(self, _: usize, a: &[[Pair; 4]], b: &[[Pair; 16]], tile: &mut [[i32; 16]; 4]) {
@@ -145,14 +206,15 @@ pub use x86::{Avx2, Avx512, ask_for, ask_later};
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256i, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm256_add_epi32, _mm256_fmadd_ps, _mm256_loadu_ps,
-        _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps,
-        _mm256_setzero_si256, _mm256_storeu_ps, _mm256_storeu_si256, _mm512_add_epi32, _mm512_dpwssd_epi32,
-        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_set1_epi32,
-        _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
+        __m256i, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm256_add_epi32, _mm256_fmadd_ps,
+        _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set1_epi32, _mm256_set1_ps,
+        _mm256_setzero_ps, _mm256_setzero_si256, _mm256_storeu_ps, _mm256_storeu_si256, _mm512_add_epi32,
+        _mm512_dpwssd_epi32, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_madd_epi16,
+        _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps,
+        _mm512_storeu_si512,
     };
 
-    use super::{Kernel, Pair, Step, Tiles};
+    use super::{super::wide, Kernel, Pair, Place, Step, Tiles, plain};
 
     /// AVX2 and FMA: 6 × 16 in twelve registers of eight.
     #[derive(Clone, Copy, Debug)]
@@ -272,6 +334,7 @@ mod x86 {
 
     impl Tiles<f32, 6, 16> for Avx2 {
         as_packed!(f32, 6, 16, 96);
+        finish_by!(plain, f32, 6, 16);
 
         #[inline(always)]
         fn soon(self, numbers: &[f32]) {
@@ -289,11 +352,11 @@ mod x86 {
                 }
             }
         }
-
     }
 
     impl Tiles<Pair, 6, 16> for Avx2 {
         as_packed!(Pair, 6, 16, 192);
+        finish_by!(plain, Pair, 6, 16);
 
         #[inline(always)]
         fn soon(self, numbers: &[f32]) {
@@ -379,6 +442,7 @@ mod x86 {
 
     impl Tiles<f32, 12, 32> for Avx512 {
         as_packed!(f32, 12, 32, 264);
+        finish_by!(wide, f32, 12, 32);
 
         #[inline(always)]
         fn soon(self, numbers: &[f32]) {
@@ -397,11 +461,11 @@ mod x86 {
                 }
             }
         }
-
     }
 
     impl Tiles<Pair, 12, 32> for Avx512 {
         as_packed!(Pair, 12, 32, 528);
+        finish_by!(wide, Pair, 12, 32);
 
         #[inline(always)]
         fn soon(self, numbers: &[f32]) {

@@ -10,8 +10,9 @@ use rayon::{
 
 use super::{
     attention::{Heads, Room},
+    finish::Then,
     isa::{Isa, Norm},
-    product::{Linear, Side, Then},
+    product::{Linear, Side},
 };
 
 /// One layer.

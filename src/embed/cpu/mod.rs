@@ -7,6 +7,7 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod attention;
+mod finish;
 mod isa;
 mod kernel;
 mod layers;
@@ -16,6 +17,8 @@ mod packed;
 pub mod peak;
 mod product;
 mod step;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use std::sync::{Mutex, PoisonError};
 

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::{
+    finish::{Place, Then, taken},
     kernel::{Kernel, Pair, Tiles},
     packed::Packed,
     step::Step,
 };
-use crate::embed::math;
 
 /// A matrix multiplication with bias.
 pub struct Linear<const NR: usize> {
@@ -23,17 +23,6 @@ pub enum Weights<const NR: usize> {
     F32(Packed<f32, NR>),
     /// `model.compute = "i16"`.
     I16(Packed<Pair, NR>),
-}
-
-/// What is done to the product besides adding the bias.
-#[derive(Clone, Copy)]
-pub enum Then<'a> {
-    /// Nothing.
-    Keep,
-    /// The activation.
-    Gelu,
-    /// Adds these rows, one after another like those of the product.
-    Add(&'a [f32]),
 }
 
 /// What a product works in. Grows and is used again.
@@ -157,7 +146,7 @@ unsafe fn packed<K: Tiles<T, MR, NR>, T: Step, const MR: usize, const NR: usize>
     side.resize(K::BLOCKS * strips * each, [K::Row::default(); MR]);
     scales.resize(K::BLOCKS * strips, [0.0; MR]);
     room.resize_with(K::BLOCKS, Vec::new);
-    let (mut sums, mut added) = (Tile([[T::Sum::default(); NR]; MR]), Tile([[0.0; NR]; MR]));
+    let (mut sums, mut values) = (Tile([[T::Sum::default(); NR]; MR]), Tile([[0.0; NR]; MR]));
     let parts = rows.chunks(together * width).zip(out.chunks_mut(together * wide));
     for (part, (rows, out)) in parts.enumerate() {
         let then = match then {
@@ -167,7 +156,8 @@ unsafe fn packed<K: Tiles<T, MR, NR>, T: Step, const MR: usize, const NR: usize>
         for first in (0..width).step_by(K::BLOCKS * block_numbers) {
             let last = (first + K::BLOCKS * block_numbers).min(width);
             let ends = (first == 0, last == width);
-            let blocks = || (first..last).step_by(block_numbers).map(|at| at..(at + block_numbers).min(width));
+            let blocks =
+                || (first..last).step_by(block_numbers).map(|at| at..(at + block_numbers).min(width));
             for ((numbers, side), scales) in
                 blocks().zip(side.chunks_exact_mut(strips * each)).zip(scales.chunks_exact_mut(strips))
             {
@@ -186,80 +176,32 @@ unsafe fn packed<K: Tiles<T, MR, NR>, T: Step, const MR: usize, const NR: usize>
                 let column = panel * NR - left;
                 let columns = column..(column + NR).min(wide);
                 let bias = taken::<NR>(&bias[left..][columns.clone()]);
+                let here = out.len().div_ceil(MR * wide);
                 for (strip, out) in out.chunks_mut(MR * wide).enumerate() {
                     out.chunks_exact(wide).for_each(|row| kernel.soon(&row[columns.clone()]));
                     for (at, (numbers, room)) in blocks().zip(&*room).enumerate() {
+                        if panel + 1 < panels.end {
+                            let next = weights.panel(numbers.start / block_numbers, panel + 1);
+                            let share = next.len().div_ceil(here);
+                            next.chunks(share).skip(strip).take(1).for_each(|next| kernel.later(next));
+                        }
                         let steps = numbers.len().div_ceil(K::NUMBERS);
                         let a = &side[at * strips * each..][strip * steps..][..steps];
                         let b = K::prepared(packed(numbers.start), room);
                         // SAFETY: the caller vouches for the instructions; both have `steps` steps.
                         unsafe { kernel.tile(out.len() / wide, a, b, &mut sums.0) };
-                        let row_scales = &scales[at * strips + strip];
                         let column_scales = weights.scales(numbers.start / block_numbers, panel);
-                        let rows = out.chunks_exact_mut(wide).zip(&sums.0).zip(row_scales).zip(&mut added.0);
-                        for (i, (((row, sums), row_scale), added)) in rows.enumerate() {
-                            let mut values = [0.0; NR];
-                            for ((value, sum), column_scale) in values.iter_mut().zip(sums).zip(column_scales) {
-                                *value = T::value(*sum, row_scale * column_scale);
-                            }
-                            if at > 0 {
-                                add(&mut values, added);
-                            }
-                            if numbers.end < last {
-                                *added = values;
-                                continue;
-                            }
-                            let other = match then {
-                                Then::Add(other) => &other[(strip * MR + i) * wide..][columns.clone()],
-                                Then::Keep | Then::Gelu => &[],
-                            };
-                            finish(&mut row[columns.clone()], values, ends, &bias, then, other);
-                        }
+                        let row_scales = &scales[at * strips + strip];
+                        kernel.scaled(&sums.0, row_scales, column_scales, at == 0, &mut values.0);
                     }
+                    let then = match then {
+                        Then::Add(other) => Then::Add(&other[strip * MR * wide..]),
+                        then => then,
+                    };
+                    let place = Place { out, wide, columns: columns.clone(), ends, bias: &bias, then };
+                    kernel.finish(place, &mut values.0);
                 }
             }
         }
     }
-}
-
-/// One row of a tile into the output.
-#[inline(always)]
-fn finish<const NR: usize>(
-    row: &mut [f32],
-    mut sums: [f32; NR],
-    (is_first, is_last): (bool, bool),
-    bias: &[f32; NR],
-    then: Then<'_>,
-    other: &[f32],
-) {
-    if !is_first {
-        add(&mut sums, &taken(row));
-    }
-    if is_last {
-        add(&mut sums, bias);
-        match then {
-            Then::Keep => {}
-            Then::Gelu => sums.iter_mut().for_each(|sum| *sum = math::gelu(*sum)),
-            Then::Add(_) => add(&mut sums, &taken(other)),
-        }
-    }
-    match row.first_chunk_mut::<NR>() {
-        Some(row) => *row = sums,
-        None => row.copy_from_slice(&sums[..row.len()]),
-    }
-}
-
-#[inline(always)]
-fn add<const NR: usize>(sums: &mut [f32; NR], other: &[f32; NR]) {
-    sums.iter_mut().zip(other).for_each(|(sum, value)| *sum += value);
-}
-
-/// The numbers of a tile's row, in one piece where there are enough: so that the compiler knows how many there are.
-#[inline(always)]
-fn taken<const NR: usize>(row: &[f32]) -> [f32; NR] {
-    row.first_chunk::<NR>().copied().unwrap_or_else(|| {
-        let mut taken = [0.0; NR];
-        taken[..row.len()].copy_from_slice(row);
-        taken
-    })
 }
