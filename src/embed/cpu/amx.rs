@@ -33,7 +33,10 @@ use super::{
 
 /// AMX with bytes and bf16.
 #[derive(Clone, Copy, Debug)]
-pub struct Amx(());
+pub struct Amx {
+    /// For what these registers do not help.
+    pub avx512: Avx512,
+}
 
 /// The numbers of a row in a step, as three pieces of 64 bytes. Sixteen of them are a register of each piece; so are sixteen
 /// pairs (fours) of steps of sixteen columns.
@@ -74,8 +77,8 @@ impl Amx {
     pub fn detect() -> Option<Self> {
         // Bits of leaf 7, register EDX: AMX-BF16, AMX-TILE, AMX-INT8.
         const AMX: u32 = 1 << 22 | 1 << 24 | 1 << 25;
-        Avx512::detect()?;
-        (__cpuid_count(7, 0).edx & AMX == AMX && is_allowed()).then_some(Self(()))
+        let avx512 = Avx512::detect()?;
+        (__cpuid_count(7, 0).edx & AMX == AMX && is_allowed()).then_some(Self { avx512 })
     }
 }
 
@@ -181,7 +184,7 @@ impl Tiles<f32, 32, 32> for Amx {
     type Row = Halves;
     type Columns = [Halves; 32];
     const NUMBERS: usize = 32;
-    const TOGETHER: usize = 512;
+    const TOGETHER: usize = 256;
     const BLOCKS: usize = 1;
     finish_by!(wide, f32, 32, 32);
 
@@ -299,7 +302,7 @@ impl Tiles<Pair, 32, 32> for Amx {
     type Row = Bytes;
     type Columns = [Bytes; 32];
     const NUMBERS: usize = 64;
-    const TOGETHER: usize = 128;
+    const TOGETHER: usize = 256;
     const BLOCKS: usize = 2;
     finish_by!(wide, Pair, 32, 32);
 

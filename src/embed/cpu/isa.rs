@@ -35,27 +35,31 @@ pub trait Isa<const MR: usize, const NR: usize>: Kernel<MR, NR> {
         side: &mut Side<Self, MR, NR>,
     );
 
+    /// What attention works in.
+    type Room: Default + Send;
+
     /// See [`attention`].
-    fn attention(
-        self,
-        heads: Heads,
-        qkv: &[f32],
-        first: usize,
-        out: &mut [f32],
-        room: &mut Room<Self, MR, NR>,
-    );
+    fn attention(self, heads: Heads, qkv: &[f32], first: usize, out: &mut [f32], room: &mut Self::Room);
 
     /// Normalises each row.
     fn norm(self, rows: &mut [f32], norm: &Norm);
 }
 
-/// `$kernel` with its instructions; the value exists only where the processor has them.
-macro_rules! isa {
-    ($(#[$on:meta])* $kernel:ident, $mr:literal, $nr:literal $(, $features:literal)?) => {
-        $(#[$on])*
-        impl Isa<$mr, $nr> for $kernel {
-            fn product(
-                self,
+/// The product by `$kernel`, compiled for its instructions.
+macro_rules! product_by {
+    ($kernel:ident, $mr:literal, $nr:literal $(, $features:literal)?) => {
+        fn product(
+            self,
+            rows: &[f32],
+            linear: &Linear<$nr>,
+            panels: Range<usize>,
+            then: Then<'_>,
+            out: &mut [f32],
+            side: &mut Side<$kernel, $mr, $nr>,
+        ) {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn run(
+                kernel: $kernel,
                 rows: &[f32],
                 linear: &Linear<$nr>,
                 panels: Range<usize>,
@@ -63,26 +67,27 @@ macro_rules! isa {
                 out: &mut [f32],
                 side: &mut Side<$kernel, $mr, $nr>,
             ) {
-                $(#[target_feature(enable = $features)])?
-                unsafe fn run(
-                    kernel: $kernel,
-                    rows: &[f32],
-                    linear: &Linear<$nr>,
-                    panels: Range<usize>,
-                    then: Then<'_>,
-                    out: &mut [f32],
-                    side: &mut Side<$kernel, $mr, $nr>,
-                ) {
-                    // SAFETY: compiled for the instructions of this kernel.
-                    unsafe {
-                        kernel.start();
-                        product(kernel, rows, linear, panels, then, out, side);
-                        kernel.end();
-                    }
+                // SAFETY: compiled for the instructions of this kernel.
+                unsafe {
+                    kernel.start();
+                    product(kernel, rows, linear, panels, then, out, side);
+                    kernel.end();
                 }
-                // SAFETY: `self` exists only where the processor has them.
-                unsafe { run(self, rows, linear, panels, then, out, side) }
             }
+            // SAFETY: `self` exists only where the processor has them.
+            unsafe { run(self, rows, linear, panels, then, out, side) }
+        }
+    };
+}
+
+/// `$kernel` with its instructions; the value exists only where the processor has them.
+macro_rules! isa {
+    ($(#[$on:meta])* $kernel:ident, $mr:literal, $nr:literal $(, $features:literal)?) => {
+        $(#[$on])*
+        impl Isa<$mr, $nr> for $kernel {
+            type Room = Room<$kernel, $mr, $nr>;
+
+            product_by!($kernel, $mr, $nr $(, $features)?);
 
             fn attention(
                 self,
@@ -90,7 +95,7 @@ macro_rules! isa {
                 qkv: &[f32],
                 first: usize,
                 out: &mut [f32],
-                room: &mut Room<$kernel, $mr, $nr>,
+                room: &mut Self::Room,
             ) {
                 $(#[target_feature(enable = $features)])?
                 unsafe fn run(
@@ -143,12 +148,21 @@ isa!(
     32,
     "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"
 );
+
 #[cfg(target_arch = "x86_64")]
 use super::amx::Amx;
-isa!(
-    #[cfg(target_arch = "x86_64")]
-    Amx,
-    32,
-    32,
-    "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"
-);
+/// Attention is many small products, which take longer to get into these registers than to compute without them.
+#[cfg(target_arch = "x86_64")]
+impl Isa<32, 32> for Amx {
+    type Room = Room<Avx512, 12, 32>;
+
+    product_by!(Amx, 32, 32, "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma");
+
+    fn attention(self, heads: Heads, qkv: &[f32], first: usize, out: &mut [f32], room: &mut Self::Room) {
+        self.avx512.attention(heads, qkv, first, out, room);
+    }
+
+    fn norm(self, rows: &mut [f32], norm: &Norm) {
+        self.avx512.norm(rows, norm);
+    }
+}

@@ -9,7 +9,7 @@ use rayon::{
 };
 
 use super::{
-    attention::{Heads, Room},
+    attention::Heads,
     finish::Then,
     isa::{Isa, Norm},
     product::{Linear, Side},
@@ -37,7 +37,7 @@ const TOGETHER: usize = 512;
 /// What a thread works in.
 struct Bench<I: Isa<MR, NR>, const MR: usize, const NR: usize> {
     side: Side<I, MR, NR>,
-    room: Room<I, MR, NR>,
+    room: I::Room,
 }
 
 /// Buffers of one pass; they grow and are used again.
@@ -96,7 +96,7 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Layers<I, MR, NR> {
     fn with_bench<T>(&self, work: impl FnOnce(&mut Bench<I, MR, NR>) -> T) -> T {
         let free = || self.benches.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = free().pop();
-        let mut bench = kept.unwrap_or_else(|| Bench { side: Side::default(), room: Room::default() });
+        let mut bench = kept.unwrap_or_else(|| Bench { side: Side::default(), room: I::Room::default() });
         let result = work(&mut bench);
         free().push(bench);
         result
