@@ -38,6 +38,8 @@ pub unsafe fn attention<const MR: usize, const NR: usize>(
 ) {
     let width = heads.count * heads.width;
     let n = qkv.len() / (3 * width);
+    debug_assert!(qkv.len() == n * 3 * width && out.len().is_multiple_of(width), "whole rows");
+    debug_assert!(first + out.len() / width <= n, "{first} and {} of {n} tokens", out.len() / width);
     let wide = n.next_multiple_of(NR);
     let Room { keys, values, side, scores } = room;
     side.resize(heads.width.max(n), [0.0; MR]);

@@ -41,6 +41,7 @@ impl Kernel<4, 16> for Portable {
 
     #[inline]
     unsafe fn tile(self, _: usize, a: &[[f32; 4]], b: &[[f32; 16]], tile: &mut [[f32; 16]; 4]) {
+        debug_assert_eq!(a.len(), b.len());
         let mut sums = [[0.0_f32; 16]; 4];
         for (a, b) in a.iter().zip(b) {
             for (row, &x) in sums.iter_mut().zip(a) {
@@ -52,6 +53,7 @@ impl Kernel<4, 16> for Portable {
 
     #[inline]
     unsafe fn tile_i16(self, _: usize, a: &[[Pair; 4]], b: &[[Pair; 16]], tile: &mut [[i32; 16]; 4]) {
+        debug_assert_eq!(a.len(), b.len());
         let mut sums = [[0_i32; 16]; 4];
         for (a, b) in a.iter().zip(b) {
             for (row, x) in sums.iter_mut().zip(a) {
@@ -107,6 +109,12 @@ mod x86 {
             let vnni = is_x86_feature_detected!("avx512vnni");
             (has && Avx2::detect().is_some()).then_some(Self { vnni })
         }
+
+        /// As on a processor that multiplies and adds pairs in two instructions.
+        #[cfg(test)]
+        pub const fn without_vnni(self) -> Self {
+            Self { vnni: false }
+        }
     }
 
     /// How many steps ahead of use the columns are asked for.
@@ -137,6 +145,7 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma")]
     fn tile256<const R: usize>(a: &[[f32; 6]], b: &[[f32; 16]], tile: &mut [[f32; 16]; 6]) {
+        debug_assert_eq!(a.len(), b.len());
         let mut sums = [[_mm256_setzero_ps(); 2]; R];
         for (a, b) in a.iter().zip(b) {
             ask(b.as_ptr().wrapping_add(16 * AHEAD));
@@ -159,6 +168,7 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma")]
     fn tile256_i16<const R: usize>(a: &[[Pair; 6]], b: &[[Pair; 16]], tile: &mut [[i32; 16]; 6]) {
+        debug_assert_eq!(a.len(), b.len());
         let mut sums = [[_mm256_setzero_si256(); 2]; R];
         for (a, b) in a.iter().zip(b) {
             ask(b.as_ptr().wrapping_add(16 * AHEAD));
@@ -217,6 +227,7 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
     fn tile512<const R: usize>(a: &[[f32; 12]], b: &[[f32; 32]], tile: &mut [[f32; 32]; 12]) {
+        debug_assert_eq!(a.len(), b.len());
         let mut sums = [[_mm512_setzero_ps(); 2]; R];
         for (a, b) in a.iter().zip(b) {
             let ahead = b.as_ptr().wrapping_add(32 * AHEAD);
@@ -244,6 +255,7 @@ mod x86 {
         ($name:ident, $features:literal, $add:expr) => {
             #[target_feature(enable = $features)]
             fn $name<const R: usize>(a: &[[Pair; 12]], b: &[[Pair; 32]], tile: &mut [[i32; 32]; 12]) {
+                debug_assert_eq!(a.len(), b.len());
                 let mut sums = [[_mm512_setzero_si512(); 2]; R];
                 for (a, b) in a.iter().zip(b) {
                     let ahead = b.as_ptr().wrapping_add(32 * AHEAD);

@@ -106,6 +106,9 @@ pub unsafe fn product<const MR: usize, const NR: usize>(
     out: &mut [f32],
     side: &mut Side<MR>,
 ) {
+    if cfg!(debug_assertions) {
+        shapes_fit(rows, linear, &panels, then, out);
+    }
     let Side { numbers, pairs, scales } = side;
     // SAFETY: the caller's.
     unsafe {
@@ -118,6 +121,21 @@ pub unsafe fn product<const MR: usize, const NR: usize>(
             }
         }
     }
+}
+
+/// A shape that does not fit would leave rows or columns uncomputed without a word.
+fn shapes_fit<const NR: usize>(
+    rows: &[f32],
+    linear: &Linear<NR>,
+    panels: &Range<usize>,
+    then: Then<'_>,
+    out: &[f32],
+) {
+    let (n, wide) = (rows.len() / linear.width(), (panels.end * NR).min(linear.out()) - panels.start * NR);
+    assert_eq!(rows.len(), n * linear.width(), "whole rows");
+    assert!(panels.end <= linear.panels(), "{panels:?} of {}", linear.panels());
+    assert_eq!(out.len(), n * wide, "{n} rows of {wide} columns");
+    assert!(!matches!(then, Then::Add(other) if other.len() < out.len()), "rows to add");
 }
 
 #[expect(unsafe_code, reason = "calls the kernel")]
