@@ -14,6 +14,8 @@ mod packed;
 pub mod peak;
 mod product;
 mod step;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Mutex, PoisonError};
 
@@ -74,6 +76,20 @@ pub fn load(
         value: format!("{kernel:?}"),
         what: "this processor has no such instructions; set model.kernel = \"auto\"".into(),
     })
+}
+
+/// The kernels that this processor has, as `model.kernel` spells them: what the tests go through.
+#[cfg(feature = "testkit")]
+pub fn kernels() -> Vec<&'static str> {
+    use kernel::Kernel as _;
+
+    let mut names = vec![Portable::NAME];
+    #[cfg(target_arch = "x86_64")]
+    {
+        names.extend(kernel::Avx2::detect().map(|_| kernel::Avx2::NAME));
+        names.extend(kernel::Avx512::detect().map(|_| kernel::Avx512::NAME));
+    }
+    names
 }
 
 impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> CpuEncoder<I, MR, NR> {
