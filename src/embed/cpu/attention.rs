@@ -55,6 +55,8 @@ pub unsafe fn attention<K: Tiles<f32, MR, NR>, const MR: usize, const NR: usize>
 ) {
     let width = heads.count * heads.width;
     let n = qkv.len() / (3 * width);
+    debug_assert!(qkv.len() == n * 3 * width && out.len().is_multiple_of(width), "whole rows");
+    debug_assert!(first + out.len() / width <= n, "{first} and {} of {n} tokens", out.len() / width);
     let wide = n.next_multiple_of(NR);
     let Room { keys, values, key_columns, value_columns, side, scores } = room;
     let (head_steps, text_steps) = (heads.width.div_ceil(K::NUMBERS), n.div_ceil(K::NUMBERS));

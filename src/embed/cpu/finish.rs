@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::step::Step;
 use crate::embed::math;
 
 /// What is done to the product besides adding the bias.
@@ -23,18 +24,24 @@ pub struct Place<'a, const NR: usize> {
     pub wide: usize,
     /// Which of them are the tile's.
     pub columns: Range<usize>,
-    /// Whether these are the first numbers for it, and the last; those between are added.
-    pub ends: (bool, bool),
-    /// Added to the last.
+    /// Added to every row.
     pub bias: &'a [f32; NR],
-    /// Done to the last, with rows like those of `out`.
+    /// Done after that, with rows like those of `out`.
     pub then: Then<'a>,
 }
 
-/// Integer sums of a tile as the numbers they stand for, to what is there of earlier blocks.
+/// What is in the tile's place, of earlier blocks.
 #[inline(always)]
-pub fn scaled<const NR: usize>(
-    sums: &[[i32; NR]],
+pub fn before<const NR: usize>(out: &[f32], wide: usize, columns: &Range<usize>, values: &mut [[f32; NR]]) {
+    for (row, values) in out.chunks_exact(wide).zip(values) {
+        *values = taken(&row[columns.clone()]);
+    }
+}
+
+/// Sums of a tile as the numbers they stand for, to what is there of earlier blocks.
+#[inline(always)]
+pub fn scaled<T: Step, const NR: usize>(
+    sums: &[[T::Sum; NR]],
     row_scales: &[f32],
     column_scales: &[f32; NR],
     is_first: bool,
@@ -42,21 +49,9 @@ pub fn scaled<const NR: usize>(
 ) {
     for ((sums, row_scale), values) in sums.iter().zip(row_scales).zip(values) {
         let mut now = [0.0; NR];
-        for ((now, sum), scale) in now.iter_mut().zip(sums).zip(column_scales) {
-            *now = *sum as f32 * (row_scale * scale);
+        for ((now, sum), column_scale) in now.iter_mut().zip(sums).zip(column_scales) {
+            *now = T::value(*sum, row_scale * column_scale);
         }
-        if !is_first {
-            add(&mut now, values);
-        }
-        *values = now;
-    }
-}
-
-/// Sums of a tile, to what is there of earlier blocks.
-#[inline(always)]
-pub fn added<const NR: usize>(sums: &[[f32; NR]], is_first: bool, values: &mut [[f32; NR]]) {
-    for (sums, values) in sums.iter().zip(values) {
-        let mut now = *sums;
         if !is_first {
             add(&mut now, values);
         }
@@ -67,20 +62,15 @@ pub fn added<const NR: usize>(sums: &[[f32; NR]], is_first: bool, values: &mut [
 /// A tile's numbers into their place.
 #[inline(always)]
 pub fn finish<const NR: usize>(place: Place<'_, NR>, values: &[[f32; NR]]) {
-    let Place { out, wide, columns, ends: (is_first, is_last), bias, then } = place;
+    let Place { out, wide, columns, bias, then } = place;
     for (i, (row, values)) in out.chunks_exact_mut(wide).zip(values).enumerate() {
         let row = &mut row[columns.clone()];
         let mut sums = *values;
-        if !is_first {
-            add(&mut sums, &taken(row));
-        }
-        if is_last {
-            add(&mut sums, bias);
-            match then {
-                Then::Keep => {}
-                Then::Gelu => sums.iter_mut().for_each(|sum| *sum = math::gelu(*sum)),
-                Then::Add(other) => add(&mut sums, &taken(&other[i * wide..][columns.clone()])),
-            }
+        add(&mut sums, bias);
+        match then {
+            Then::Keep => {}
+            Then::Gelu => sums.iter_mut().for_each(|sum| *sum = math::gelu(*sum)),
+            Then::Add(other) => add(&mut sums, &taken(&other[i * wide..][columns.clone()])),
         }
         match row.first_chunk_mut::<NR>() {
             Some(row) => *row = sums,

@@ -133,7 +133,7 @@ macro_rules! isa {
 
 isa!(Portable, 4, 16);
 #[cfg(target_arch = "x86_64")]
-use super::kernel::{Avx2, Avx512};
+use super::avx::{Avx2, Avx512};
 isa!(
     #[cfg(target_arch = "x86_64")]
     Avx2,

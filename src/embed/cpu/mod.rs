@@ -1,12 +1,14 @@
 //! The encoder for processors: packed tokens, packed weights, one set of instructions chosen at start.
 //!
-//! `kernel` (a tile in registers), `isa` (the instructions as a value), `packed` and `product` (matrices), `attention`,
-//! `layers`. It computes what `candle.rs` computes, which stays the reference and the path of every other device.
+//! `kernel` (a tile in registers; `avx`, and `amx` with its `pieces`), `isa` (the instructions as a value), `packed`, `product`
+//! and `finish` (matrices, and what follows them; `wide` by AVX-512), `attention`, `layers`. It computes what `candle.rs` computes, which stays the reference and the path of every other device.
 #![expect(clippy::cast_possible_truncation, reason = "f32 is the model's precision")]
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod attention;
+#[cfg(target_arch = "x86_64")]
+mod avx;
 mod finish;
 mod isa;
 mod kernel;
@@ -15,8 +17,12 @@ mod load;
 mod packed;
 #[cfg(feature = "testkit")]
 pub mod peak;
+#[cfg(target_arch = "x86_64")]
+mod pieces;
 mod product;
 mod step;
+#[cfg(test)]
+mod tests;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
@@ -67,10 +73,10 @@ pub fn load(
         if let Some(isa) = amx::Amx::detect().filter(|_| wanted("amx")) {
             return Ok(Box::new(load::load(isa, files, expect, is_i16, threads)?));
         }
-        if let Some(isa) = kernel::Avx512::detect().filter(|_| wanted("avx512")) {
+        if let Some(isa) = avx::Avx512::detect().filter(|_| wanted("avx512")) {
             return Ok(Box::new(load::load(isa, files, expect, is_i16, threads)?));
         }
-        if let Some(isa) = kernel::Avx2::detect().filter(|_| wanted("avx2")) {
+        if let Some(isa) = avx::Avx2::detect().filter(|_| wanted("avx2")) {
             return Ok(Box::new(load::load(isa, files, expect, is_i16, threads)?));
         }
     }
@@ -82,6 +88,21 @@ pub fn load(
         value: format!("{kernel:?}"),
         what: "this processor has no such instructions; set model.kernel = \"auto\"".into(),
     })
+}
+
+/// The kernels that this processor has, as `model.kernel` spells them: what the tests go through.
+#[cfg(feature = "testkit")]
+pub fn kernels() -> Vec<&'static str> {
+    use kernel::Kernel as _;
+
+    let mut names = vec![Portable::NAME];
+    #[cfg(target_arch = "x86_64")]
+    {
+        names.extend(avx::Avx2::detect().map(|_| avx::Avx2::NAME));
+        names.extend(avx::Avx512::detect().map(|_| avx::Avx512::NAME));
+        names.extend(amx::Amx::detect().map(|_| amx::Amx::NAME));
+    }
+    names
 }
 
 impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> CpuEncoder<I, MR, NR> {

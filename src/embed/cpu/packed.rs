@@ -23,6 +23,7 @@ impl<T: Step, const NR: usize> Packed<T, NR> {
     /// Packs `weights`, row-major `[out, width]`, on the threads of the pool that this runs in.
     pub fn new(weights: &[f32], width: usize) -> Self {
         let out = weights.len() / width;
+        debug_assert_eq!(weights.len(), out * width, "whole rows");
         let panels = out.div_ceil(NR);
         let all = width.div_ceil(T::NUMBERS);
         let mut steps = vec![[T::default(); NR]; all * panels];

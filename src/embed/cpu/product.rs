@@ -112,6 +112,9 @@ pub unsafe fn product<K: Kernel<MR, NR>, const MR: usize, const NR: usize>(
     out: &mut [f32],
     side: &mut Side<K, MR, NR>,
 ) {
+    if cfg!(debug_assertions) {
+        shapes_fit(rows, linear, &panels, then, out);
+    }
     // SAFETY: the caller's.
     unsafe {
         match &linear.weights {
@@ -123,6 +126,21 @@ pub unsafe fn product<K: Kernel<MR, NR>, const MR: usize, const NR: usize>(
             }
         }
     }
+}
+
+/// A shape that does not fit would leave rows or columns uncomputed without a word.
+fn shapes_fit<const NR: usize>(
+    rows: &[f32],
+    linear: &Linear<NR>,
+    panels: &Range<usize>,
+    then: Then<'_>,
+    out: &[f32],
+) {
+    let (n, wide) = (rows.len() / linear.width(), (panels.end * NR).min(linear.out()) - panels.start * NR);
+    assert_eq!(rows.len(), n * linear.width(), "whole rows");
+    assert!(panels.end <= linear.panels(), "{panels:?} of {}", linear.panels());
+    assert_eq!(out.len(), n * wide, "{n} rows of {wide} columns");
+    assert!(!matches!(then, Then::Add(other) if other.len() < out.len()), "rows to add");
 }
 
 #[expect(unsafe_code, reason = "calls the kernel")]
@@ -155,7 +173,6 @@ unsafe fn packed<K: Tiles<T, MR, NR>, T: Step, const MR: usize, const NR: usize>
         };
         for first in (0..width).step_by(K::BLOCKS * block_numbers) {
             let last = (first + K::BLOCKS * block_numbers).min(width);
-            let ends = (first == 0, last == width);
             let blocks =
                 || (first..last).step_by(block_numbers).map(|at| at..(at + block_numbers).min(width));
             for ((numbers, side), scales) in
@@ -179,6 +196,9 @@ unsafe fn packed<K: Tiles<T, MR, NR>, T: Step, const MR: usize, const NR: usize>
                 let here = out.len().div_ceil(MR * wide);
                 for (strip, out) in out.chunks_mut(MR * wide).enumerate() {
                     out.chunks_exact(wide).for_each(|row| kernel.soon(&row[columns.clone()]));
+                    if first > 0 {
+                        kernel.before(out, wide, &columns, &mut values.0);
+                    }
                     for (at, (numbers, room)) in blocks().zip(&*room).enumerate() {
                         if panel + 1 < panels.end {
                             let next = weights.panel(numbers.start / block_numbers, panel + 1);
@@ -192,13 +212,14 @@ unsafe fn packed<K: Tiles<T, MR, NR>, T: Step, const MR: usize, const NR: usize>
                         unsafe { kernel.tile(out.len() / wide, a, b, &mut sums.0) };
                         let column_scales = weights.scales(numbers.start / block_numbers, panel);
                         let row_scales = &scales[at * strips + strip];
-                        kernel.scaled(&sums.0, row_scales, column_scales, at == 0, &mut values.0);
+                        kernel.scaled(&sums.0, row_scales, column_scales, numbers.start == 0, &mut values.0);
                     }
-                    let then = match then {
-                        Then::Add(other) => Then::Add(&other[strip * MR * wide..]),
-                        then => then,
+                    let (bias, then) = match then {
+                        _ if last < width => (&[0.0; NR], Then::Keep),
+                        Then::Add(other) => (&bias, Then::Add(&other[strip * MR * wide..])),
+                        then => (&bias, then),
                     };
-                    let place = Place { out, wide, columns: columns.clone(), ends, bias: &bias, then };
+                    let place = Place { out, wide, columns: columns.clone(), bias, then };
                     kernel.finish(place, &mut values.0);
                 }
             }

@@ -27,6 +27,9 @@ pub trait Step: Copy + Default + Send + Sync {
 
     /// Puts the numbers of a row, times `factor`, beside those of other rows: into place `at` of each step.
     fn spread<const N: usize>(numbers: &[f32], factor: f32, at: usize, steps: &mut [[Self; N]]);
+
+    /// A sum as the number it stands for.
+    fn value(sum: Self::Sum, scale: f32) -> f32;
 }
 
 impl Step for f32 {
@@ -43,6 +46,11 @@ impl Step for f32 {
     #[inline(always)]
     fn spread<const N: usize>(numbers: &[f32], _: f32, at: usize, steps: &mut [[Self; N]]) {
         steps.iter_mut().zip(numbers).for_each(|(step, number)| step[at] = *number);
+    }
+
+    #[inline(always)]
+    fn value(sum: f32, _: f32) -> f32 {
+        sum
     }
 }
 
@@ -79,6 +87,11 @@ impl Step for Pair {
             let second = numbers.get(1).map_or(0, |number| nearest(number * factor));
             step[at] = [nearest(numbers[0] * factor), second];
         }
+    }
+
+    #[inline(always)]
+    fn value(sum: i32, scale: f32) -> f32 {
+        sum as f32 * scale
     }
 }
 

@@ -2,14 +2,67 @@
 //! compilers make too much of to be left to.
 #![expect(unsafe_code, reason = "instructions that not every processor has, and loads of whole vectors")]
 
-use std::arch::x86_64::{
-    __m512, __mmask16, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_storeu_ps,
+use std::{
+    arch::x86_64::{
+        __m512, __mmask16, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+        _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps,
+        _mm512_storeu_ps,
+    },
+    ops::Range,
 };
 
 use super::finish::{Place, Then};
 use crate::embed::math;
+
+/// What follows the sums of a tile, in a kernel of 32 columns.
+macro_rules! finish_wide {
+    (f32, $mr:literal, 32) => {
+        #[inline(always)]
+        fn scaled(
+            self,
+            sums: &[[f32; 32]; $mr],
+            _: &[f32; $mr],
+            _: &[f32; 32],
+            is_first: bool,
+            values: &mut [[f32; 32]; $mr],
+        ) {
+            // SAFETY: `self` exists only where the processor has what is needed.
+            unsafe { wide::added(sums, is_first, values) };
+        }
+
+        finish_wide!($mr);
+    };
+    (Pair, $mr:literal, 32) => {
+        #[inline(always)]
+        fn scaled(
+            self,
+            sums: &[[i32; 32]; $mr],
+            row_scales: &[f32; $mr],
+            column_scales: &[f32; 32],
+            is_first: bool,
+            values: &mut [[f32; 32]; $mr],
+        ) {
+            // SAFETY: as above.
+            unsafe { wide::scaled(sums, row_scales, column_scales, is_first, values) };
+        }
+
+        finish_wide!($mr);
+    };
+    ($mr:literal) => {
+        #[inline(always)]
+        fn before(self, out: &[f32], wide: usize, columns: &Range<usize>, values: &mut [[f32; 32]; $mr]) {
+            // SAFETY: as above.
+            unsafe { wide::before(out, wide, columns, values) };
+        }
+
+        #[inline(always)]
+        fn finish(self, place: Place<'_, 32>, values: &mut [[f32; 32]; $mr]) {
+            // SAFETY: as above.
+            unsafe { wide::finish(place, values) };
+        }
+    };
+}
+pub(super) use finish_wide;
 
 /// A row of a tile in two registers.
 type Row = [__m512; 2];
@@ -34,7 +87,16 @@ fn add(a: Row, b: Row) -> Row {
     [_mm512_add_ps(a[0], b[0]), _mm512_add_ps(a[1], b[1])]
 }
 
-/// See [`super::finish::scaled`], for integers.
+/// See [`super::finish::before`].
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+pub fn before(out: &[f32], wide: usize, columns: &Range<usize>, values: &mut [[f32; 32]]) {
+    let masks = masks(columns.len());
+    for (out, values) in out.chunks_exact(wide).zip(values) {
+        keep(some(&out[columns.clone()], masks), values);
+    }
+}
+
+/// See [`super::finish::scaled`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 pub fn scaled(
     sums: &[[i32; 32]],
@@ -57,7 +119,7 @@ pub fn scaled(
     }
 }
 
-/// See [`super::finish::added`].
+/// See [`super::finish::scaled`], for sums that are the numbers.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 pub fn added(sums: &[[f32; 32]], is_first: bool, values: &mut [[f32; 32]]) {
     for (sums, values) in sums.iter().zip(values) {
@@ -69,33 +131,24 @@ pub fn added(sums: &[[f32; 32]], is_first: bool, values: &mut [[f32; 32]]) {
 /// See [`super::finish::finish`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 pub fn finish(place: Place<'_, 32>, values: &mut [[f32; 32]]) {
-    let Place { out, wide, columns, ends: (is_first, is_last), bias, then } = place;
+    let Place { out, wide, columns, bias, then } = place;
     let values = &mut values[..out.len() / wide];
-    let masks = masks(columns.len());
-    let bias = if is_last { row(bias) } else { [_mm512_setzero_ps(); 2] };
-    if is_last && matches!(then, Then::Gelu) {
-        for (out, values) in out.chunks_exact(wide).zip(&mut *values) {
-            let before = if is_first { [_mm512_setzero_ps(); 2] } else { some(&out[columns.clone()], masks) };
-            keep(add(add(row(values), before), bias), values);
-        }
+    let (masks, bias) = (masks(columns.len()), row(bias));
+    if matches!(then, Then::Gelu) {
+        values.iter_mut().for_each(|values| keep(add(row(values), bias), values));
         values.as_flattened_mut().iter_mut().for_each(|value| *value = math::gelu(*value));
         for (out, values) in out.chunks_exact_mut(wide).zip(values) {
             keep_some(row(values), masks, &mut out[columns.clone()]);
         }
         return;
     }
-    let other = if let (Then::Add(other), true) = (then, is_last) { other } else { &[] };
-    let mut others = other.chunks_exact(wide);
+    let mut others = if let Then::Add(other) = then { other } else { &[] }.chunks_exact(wide);
     for (out, values) in out.chunks_exact_mut(wide).zip(values) {
-        let out = &mut out[columns.clone()];
         let mut sums = add(row(values), bias);
-        if !is_first {
-            sums = add(sums, some(out, masks));
-        }
         if let Some(other) = others.next() {
             sums = add(sums, some(&other[columns.clone()], masks));
         }
-        keep_some(sums, masks, out);
+        keep_some(sums, masks, &mut out[columns.clone()]);
     }
 }
 
