@@ -171,7 +171,7 @@ pub struct Settings {
     pub dir: String,
     /// `auto`, `cpu`, `cuda`, `cuda:N`.
     pub device: String,
-    /// `auto`, `avx512`, `avx2`, `portable` or `candle`: what computes on the CPU.
+    /// `auto`, `amx`, `avx512`, `avx2`, `portable` or `candle`: what computes on the CPU.
     pub kernel: String,
     /// `f32`, on the CPU `i16` too, on a GPU `f16` and `bf16` too.
     pub compute: String,
