@@ -15,11 +15,12 @@ use super::{
     watch::{Watched, watched},
 };
 use crate::{
+    chunk::Chunk,
     clock::paced,
     embed::Tokens,
     error::{Class, Fault, Stage},
     folder::free_mb,
-    queue::{Leased, QueueError},
+    queue::{Lease, Leased, QueueError},
 };
 
 /// Bytes of stored text taken for one token when a batch is put together, before anything is counted.
@@ -130,7 +131,7 @@ impl State {
 
     async fn pass_on(
         &mut self,
-        chunks: Vec<(crate::queue::Lease, crate::chunk::Chunk)>,
+        chunks: Vec<(Lease, Chunk)>,
         tokens: Vec<Result<Tokens, Fault>>,
         permit: OwnedSemaphorePermit,
     ) {
@@ -195,7 +196,9 @@ fn prepare(line: &Line) -> Prepared {
         chunks => queue.lease(chunks, batch_tokens(line) * BYTES_A_TOKEN)?,
     };
     let tokens = match &leased {
-        Leased::Chunks(chunks) => chunks.iter().map(|(_, chunk)| tokenize(line, &chunk.text)).collect(),
+        Leased::Chunks(chunks) => {
+            chunks.iter().map(|(lease, chunk)| tokens(line, lease, chunk)).collect::<Result<_, _>>()?
+        }
         Leased::Wait(_) | Leased::Empty => Vec::new(),
     };
     Ok((leased, tokens))
@@ -223,6 +226,13 @@ fn batch_tokens(line: &Line) -> usize {
     let settings = &line.settings.pipeline;
     let wanted = line.tally.tokens_in(Duration::from_millis(settings.batch_ms)).unwrap_or(FIRST);
     wanted.clamp(1, settings.batch_tokens)
+}
+
+/// Tokens of a chunk's text, marked as cut where a repair cut it, too.
+fn tokens(line: &Line, lease: &Lease, chunk: &Chunk) -> Result<Result<Tokens, Fault>, QueueError> {
+    let was_cut = line.folder.queue.was_cut(lease)?;
+    let tokens = tokenize(line, &chunk.text);
+    Ok(tokens.map(|tokens| Tokens { truncated: tokens.truncated || was_cut, ..tokens }))
 }
 
 /// A tokenizer that panics on one text must not take its neighbours along.
