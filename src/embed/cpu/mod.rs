@@ -1,10 +1,11 @@
 //! The encoder for processors: packed tokens, packed weights, one set of instructions chosen at start.
 //!
 //! `kernel` (a tile in registers), `isa` (the instructions as a value), `packed` and `product` (matrices), `attention`,
-//! `layers`. It computes what `candle.rs` computes, which stays the reference and the path of every other device.
+//! `layers`, `buffers` (what a pass works in). It computes what `candle.rs` computes, which stays the reference and the path of every other device.
 #![expect(clippy::cast_possible_truncation, reason = "f32 is the model's precision")]
 
 mod attention;
+mod buffers;
 mod isa;
 mod kernel;
 mod layers;
@@ -15,11 +16,10 @@ pub mod peak;
 mod product;
 mod step;
 
-use std::sync::{Mutex, PoisonError};
-
+use buffers::{Buffers, Free};
 use isa::{Isa, Norm};
 use kernel::Portable;
-use layers::{Buffers, Layers};
+use layers::Layers;
 
 use super::{
     EmbedError, Settings,
@@ -42,7 +42,7 @@ struct CpuEncoder<I, const MR: usize, const NR: usize> {
     first_position: usize,
     pooling: Pooling,
     lanes: Lanes,
-    buffers: Mutex<Vec<Buffers>>,
+    buffers: Free,
 }
 
 /// Loads the weights for `model.kernel`, with `auto` for the best that this processor has.
@@ -77,16 +77,18 @@ pub fn load(
 }
 
 impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> CpuEncoder<I, MR, NR> {
-    fn forward(&self, batch: &[&[u32]], heads: Option<&Heads>) -> std::io::Result<Vec<Encoded>> {
-        let free = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = free().pop();
-        let mut buffers = kept.unwrap_or_default();
+    /// A part of a pass, or all of it.
+    fn forward(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Result<Vec<Encoded>, EmbedError> {
         let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
-        self.embed(batch, &mut buffers.rows)?;
-        self.layers.run(&lengths, &mut buffers);
-        let outputs = self.pooled(batch, &buffers.rows, heads);
-        free().push(buffers);
-        Ok(outputs)
+        let room = self.layers.room(lengths.iter().sum());
+        let work = |buffers: &mut Buffers| {
+            self.embed(batch, &mut buffers.rows)?;
+            self.layers.run(&lengths, buffers);
+            Ok(self.pooled(batch, &buffers.rows, heads))
+        };
+        let full = |message| EmbedError::OutOfMemory { texts: batch.len(), message };
+        let failed = |error: std::io::Error| EmbedError::Failed(error.to_string());
+        self.buffers.with(room, work).map_err(full)?.map_err(failed)
     }
 
     /// Words and positions, normalised.
@@ -123,7 +125,11 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Encoder for CpuEncoder<I,
     }
 
     fn encode(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Result<Vec<Encoded>, EmbedError> {
-        let run = |part: &[&[u32]]| self.forward(part, heads).map_err(candle_core::Error::from);
-        self.lanes.run(batch, run).map_err(|error| EmbedError::Failed(error.to_string()))
+        self.lanes.run(batch, |part: &[&[u32]]| self.forward(part, heads))
     }
 }
+
+#[cfg(test)]
+#[cfg(feature = "testkit")]
+#[path = "finite_tests.rs"]
+mod tests;
