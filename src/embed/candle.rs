@@ -104,8 +104,8 @@ impl CandleEncoder {
         dtype: DType,
         lanes: Option<Lanes>,
     ) -> Loaded<Self> {
-        let mut weights = Weights::open(&expect.name, &files.weights)?;
-        let loader = Loader { weights: &mut weights, device, dtype, eps: files.config.layer_norm_eps };
+        let weights = Weights::open(&expect.name, &files.weights)?;
+        let loader = Loader { weights: &weights, device, dtype, eps: files.config.layer_norm_eps };
         let model = Model::load(loader, &files.config, expect, lanes.is_none())?;
         let exact = (dtype != DType::F32).then(|| Exact::new(files, expect, device));
         Ok(Self { model, lanes, exact })
@@ -177,7 +177,7 @@ fn failed(texts: usize, is_full: bool, message: String) -> EmbedError {
 
 /// Loads the tensors of one model, so that names and shapes stand in one place.
 struct Loader<'a> {
-    weights: &'a mut Weights,
+    weights: &'a Weights,
     device: &'a Device,
     dtype: DType,
     eps: f64,
