@@ -10,6 +10,7 @@ use rayon::{
 
 use super::{
     attention::Heads,
+    buffers::{self, Buffers},
     finish::Then,
     isa::{Isa, Norm},
     product::{Linear, Side},
@@ -34,20 +35,15 @@ pub struct Layer<const NR: usize> {
 /// Rows of a thread that go through the feed-forward part together: the inner part is several times as wide.
 const TOGETHER: usize = 512;
 
+/// The same of all threads of the pool that this runs in.
+fn together() -> usize {
+    TOGETHER * rayon::current_num_threads()
+}
+
 /// What a thread works in.
 struct Bench<I: Isa<MR, NR>, const MR: usize, const NR: usize> {
     side: Side<I, MR, NR>,
     room: I::Room,
-}
-
-/// Buffers of one pass; they grow and are used again.
-#[derive(Default)]
-pub struct Buffers {
-    /// `[tokens, width]`: what goes from layer to layer.
-    pub rows: Vec<f32>,
-    qkv: Vec<f32>,
-    mixed: Vec<f32>,
-    inner: Vec<f32>,
 }
 
 /// The layers with their instructions.
@@ -69,23 +65,34 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Layers<I, MR, NR> {
         self.isa.norm(rows, norm);
     }
 
-    /// All layers over `buffers.rows`, which hold texts of these lengths one after another.
+    /// What a pass of so many tokens works in.
+    pub fn room(&self, tokens: usize) -> buffers::Room {
+        let width = self.heads.count * self.heads.width;
+        let inner = self.layers.iter().map(|layer| layer.up.out()).max().unwrap_or(0);
+        let rows = tokens.saturating_mul(width);
+        buffers::Room {
+            rows,
+            qkv: rows.saturating_mul(3),
+            mixed: rows,
+            inner: tokens.min(together()).saturating_mul(inner),
+        }
+    }
+
+    /// All layers over `buffers.rows`, which hold texts of these lengths one after another; the others have the room of as
+    /// many tokens.
     pub fn run(&self, lengths: &[usize], buffers: &mut Buffers) {
         let width = self.heads.count * self.heads.width;
         let Buffers { rows, qkv, mixed, inner } = buffers;
         let n = rows.len() / width;
-        qkv.resize(n * 3 * width, 0.0);
-        mixed.resize(n * width, 0.0);
-        let together = TOGETHER * rayon::current_num_threads();
         for layer in &self.layers {
             self.product(rows, &layer.qkv, Then::Keep, &mut qkv[..n * 3 * width]);
             self.attention(lengths, qkv, &mut mixed[..n * width]);
             let attended = &mut qkv[..n * width];
             self.product(&mixed[..n * width], &layer.attended, Then::Add(rows), attended);
             self.isa.norm(attended, &layer.attended_norm);
-            // A few rows at a time: the inner part is several times as wide.
-            for (rows, attended) in rows.chunks_mut(together * width).zip(attended.chunks(together * width)) {
-                inner.resize(rows.len() / width * layer.up.bias.len(), 0.0);
+            let together = together() * width;
+            for (rows, attended) in rows.chunks_mut(together).zip(attended.chunks(together)) {
+                let inner = &mut inner[..rows.len() / width * layer.up.out()];
                 self.product(attended, &layer.up, Then::Gelu, inner);
                 self.product(inner, &layer.down, Then::Add(attended), rows);
                 self.isa.norm(rows, &layer.norm);

@@ -1,7 +1,8 @@
 //! The encoder for processors: packed tokens, packed weights, one set of instructions chosen at start.
 //!
 //! `kernel` (a tile in registers; `avx`, and `amx` with its `pieces`), `isa` (the instructions as a value), `packed`, `product`
-//! and `finish` (matrices, and what follows them; `wide` by AVX-512), `attention`, `layers`. It computes what `candle.rs` computes, which stays the reference and the path of every other device.
+//! and `finish` (matrices, and what follows them; `wide` by AVX-512), `attention`, `layers`, `buffers` (what a pass works in).
+//! It computes what `candle.rs` computes, which stays the reference and the path of every other device.
 #![expect(clippy::cast_possible_truncation, reason = "f32 is the model's precision")]
 
 #[cfg(target_arch = "x86_64")]
@@ -9,6 +10,7 @@ mod amx;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx;
+mod buffers;
 mod finish;
 mod isa;
 mod kernel;
@@ -26,11 +28,10 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
-use std::sync::{Mutex, PoisonError};
-
+use buffers::{Buffers, Free};
 use isa::{Isa, Norm};
 use kernel::Portable;
-use layers::{Buffers, Layers};
+use layers::Layers;
 
 use super::{
     EmbedError, Settings,
@@ -53,7 +54,7 @@ struct CpuEncoder<I: Isa<MR, NR>, const MR: usize, const NR: usize> {
     first_position: usize,
     pooling: Pooling,
     lanes: Lanes,
-    buffers: Mutex<Vec<Buffers>>,
+    buffers: Free,
 }
 
 /// Loads the weights for `model.kernel`, with `auto` for the best that this processor has.
@@ -106,16 +107,18 @@ pub fn kernels() -> Vec<&'static str> {
 }
 
 impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> CpuEncoder<I, MR, NR> {
-    fn forward(&self, batch: &[&[u32]], heads: Option<&Heads>) -> std::io::Result<Vec<Encoded>> {
-        let free = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = free().pop();
-        let mut buffers = kept.unwrap_or_default();
+    /// A part of a pass, or all of it.
+    fn forward(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Result<Vec<Encoded>, EmbedError> {
         let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
-        self.embed(batch, &mut buffers.rows)?;
-        self.layers.run(&lengths, &mut buffers);
-        let outputs = self.pooled(batch, &buffers.rows, heads);
-        free().push(buffers);
-        Ok(outputs)
+        let room = self.layers.room(lengths.iter().sum());
+        let work = |buffers: &mut Buffers| {
+            self.embed(batch, &mut buffers.rows)?;
+            self.layers.run(&lengths, buffers);
+            Ok(self.pooled(batch, &buffers.rows, heads))
+        };
+        let full = |message| EmbedError::OutOfMemory { texts: batch.len(), message };
+        let failed = |error: std::io::Error| EmbedError::Failed(error.to_string());
+        self.buffers.with(room, work).map_err(full)?.map_err(failed)
     }
 
     /// Words and positions, normalised.
@@ -152,7 +155,10 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Encoder for CpuEncoder<I,
     }
 
     fn encode(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Result<Vec<Encoded>, EmbedError> {
-        let run = |part: &[&[u32]]| self.forward(part, heads).map_err(candle_core::Error::from);
-        self.lanes.run(batch, run).map_err(|error| EmbedError::Failed(error.to_string()))
+        self.lanes.run(batch, |part: &[&[u32]]| self.forward(part, heads))
     }
 }
+
+#[cfg(test)]
+#[cfg(feature = "testkit")]
+mod finite_tests;
