@@ -42,7 +42,7 @@ fn on_each_kernel(check: &impl Check) {
 /// weights together. Under Miri a few.
 fn shapes() -> Vec<(usize, usize, usize)> {
     if cfg!(miri) {
-        return vec![(1, 1, 1), (5, 3, 17), (9, 17, 35), (2, 513, 3)];
+        return vec![(1, 1, 1), (5, 3, 17), (2, 513, 1)];
     }
     let mut shapes = Vec::new();
     for n in [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 23, 31, 32, 33, 49, 65] {
@@ -288,7 +288,7 @@ impl Check for Attended {
     fn on<I: Isa<MR, NR>, const MR: usize, const NR: usize>(&self, name: &str, isa: I) {
         let (mut random, mut room) = (fastrand::Rng::with_seed(4), I::Room::default());
         let lengths: &[usize] =
-            if cfg!(miri) { &[1, 5, 18] } else { &[1, 2, 3, 5, 13, 16, 31, 33, 64, 65, 100, 12, 1] };
+            if cfg!(miri) { &[1, 17] } else { &[1, 2, 3, 5, 13, 16, 31, 33, 64, 65, 100, 12, 1] };
         for &n in lengths {
             for (count, wide) in [(1, 1), (2, 3), (3, 16), (2, 33), (1, 64)] {
                 let (heads, width) = (Heads { count, width: wide }, count * wide);
