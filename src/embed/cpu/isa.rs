@@ -85,7 +85,7 @@ macro_rules! isa {
     ($(#[$on:meta])* $kernel:ident, $mr:literal, $nr:literal $(, $features:literal)?) => {
         $(#[$on])*
         impl Isa<$mr, $nr> for $kernel {
-            type Room = Room<$kernel, $mr, $nr>;
+            type Room = Room<$mr, $nr>;
 
             product_by!($kernel, $mr, $nr $(, $features)?);
 
@@ -104,7 +104,7 @@ macro_rules! isa {
                     qkv: &[f32],
                     first: usize,
                     out: &mut [f32],
-                    room: &mut Room<$kernel, $mr, $nr>,
+                    room: &mut Room<$mr, $nr>,
                 ) {
                     // SAFETY: as above.
                     unsafe {
@@ -154,7 +154,7 @@ use super::amx::Amx;
 /// Attention is many small products, which take longer to get into these registers than to compute without them.
 #[cfg(target_arch = "x86_64")]
 impl Isa<32, 32> for Amx {
-    type Room = Room<Avx512, 12, 32>;
+    type Room = Room<12, 32>;
 
     product_by!(Amx, 32, 32, "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma");
 
