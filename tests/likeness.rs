@@ -5,6 +5,8 @@
 
 #[path = "common/golden.rs"]
 mod golden;
+#[path = "common/ways.rs"]
+mod ways;
 
 use std::path::Path;
 
@@ -18,6 +20,7 @@ use forebay::{
     testkit::tiny::{self, Like},
 };
 use golden::{COSINE_MIN, agrees_with_golden, alone, cosine, golden};
+use ways::ways;
 
 /// The seed the golden files were made with.
 const SEED: u64 = 7;
@@ -44,7 +47,11 @@ fn each_likeness_agrees_with_the_reference() {
             "{} is generated otherwise than when its golden file was made: run tests/golden/make.py again",
             like.name
         );
-        agrees_with_golden(&model, &records);
+        for way in ways() {
+            let model = way.open(folder.path(), &expect, &settings());
+            let lowest = agrees_with_golden(&model, &records, way.cosine_min());
+            println!("{}, {way:?}: {lowest:.8} at least", like.name);
+        }
         let longest = records.iter().map(|record| record.ids.len()).max().unwrap();
         assert_eq!(longest, model.max_length(), "{}: the limit itself is reached", like.name);
     }

@@ -2,6 +2,9 @@
 //! computes them, alone and in company, refused where they are not, and from a run through the sink to a search.
 #![cfg(feature = "testkit")]
 
+#[path = "common/ways.rs"]
+mod ways;
+
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -20,29 +23,15 @@ use forebay::{
 };
 use serde::Deserialize;
 use tempfile::TempDir;
+use ways::{REFERENCE, Way, ways};
 
 /// The seed the golden files were made with.
 const SEED: u64 = 7;
-/// A path that computes, and how far from the reference it may be.
-struct Way {
-    kernel: &'static str,
-    compute: &'static str,
-    /// Cosine at least, of a dense vector and of each row.
-    cosine_min: f64,
-    /// Distance of a sparse weight at most.
-    weight_off_max: f32,
+
+/// Distance of a sparse weight from the reference at most.
+fn weight_off_max(way: Way) -> f32 {
+    if way.is_exact() { 1e-4 } else { 0.01 }
 }
-
-const EXACT: Way = Way { kernel: "auto", compute: "f32", cosine_min: 0.99999, weight_off_max: 1e-4 };
-
-/// Every path on a processor; auto is the best that this one has.
-const WAYS: [Way; 5] = [
-    EXACT,
-    Way { kernel: "portable", ..EXACT },
-    Way { kernel: "candle", ..EXACT },
-    Way { compute: "i16", cosine_min: 0.9999, weight_off_max: 0.01, ..EXACT },
-    Way { kernel: "portable", compute: "i16", cosine_min: 0.9999, weight_off_max: 0.01 },
-];
 
 fn settings(outputs: &[&str]) -> Settings {
     let defaults: forebay::config::Config = toml::from_str(forebay::config::DEFAULTS).unwrap();
@@ -103,13 +92,13 @@ fn rows(numbers: &[f32], dim: usize) -> impl Iterator<Item = &[f32]> {
 /// All three are the same, to the last digits.
 fn same(a: &Embedding, b: &Embedding, what: &str) {
     let dim = a.dense.len();
-    assert!(cosine(&a.dense, &b.dense) >= EXACT.cosine_min, "{what}: dense");
+    assert!(cosine(&a.dense, &b.dense) >= REFERENCE.cosine_min(), "{what}: dense");
     let off = off(a.sparse.as_ref().unwrap(), b.sparse.as_ref().unwrap());
-    assert!(off <= EXACT.weight_off_max, "{what}: sparse, {off}");
+    assert!(off <= weight_off_max(REFERENCE), "{what}: sparse, {off}");
     let (a, b) = (a.multi.as_ref().unwrap(), b.multi.as_ref().unwrap());
     assert_eq!(a.len(), b.len(), "{what}");
     for (at, (a, b)) in rows(a, dim).zip(rows(b, dim)).enumerate() {
-        assert!(cosine(a, b) >= EXACT.cosine_min, "{what}: multi, row {at}");
+        assert!(cosine(a, b) >= REFERENCE.cosine_min(), "{what}: multi, row {at}");
     }
 }
 
@@ -154,9 +143,9 @@ fn a06_all_three_agree_with_the_reference_on_every_path() {
     for (name, digest) in names.into_iter().zip(files) {
         assert_eq!(head.files[name], digest, "{name} is generated otherwise: run tests/golden/make.py again");
     }
-    for Way { kernel, compute, cosine_min, weight_off_max } in WAYS {
-        let settings = Settings { kernel: kernel.into(), compute: compute.into(), ..settings(&ALL) };
-        let model = LocalModel::open(folder.path(), &expect, &settings).unwrap();
+    for way @ Way { kernel, compute } in ways() {
+        let (cosine_min, weight_off_max) = (way.cosine_min(), weight_off_max(way));
+        let model = way.open(folder.path(), &expect, &settings(&ALL));
         let mut worst = (1.0_f64, 0.0_f32, 1.0_f64);
         let tokens: Vec<Tokens> =
             records.iter().map(|record| model.tokenize(&record.text).unwrap()).collect();
@@ -171,7 +160,7 @@ fn a06_all_three_agree_with_the_reference_on_every_path() {
 
             let sparse = embedding.sparse.unwrap();
             let ids = |pairs: &[(u32, f32)]| pairs.iter().map(|(id, _)| *id).collect::<Vec<_>>();
-            if compute == "f32" {
+            if way.is_exact() {
                 assert_eq!(ids(&sparse), ids(&record.sparse), "{name}");
             }
             let off = off(&sparse, &record.sparse);
@@ -222,33 +211,44 @@ fn a10_a_text_alone_equals_itself_in_any_batch() {
             model.tokenize(&words.join(" ")).unwrap()
         })
         .collect();
-    let once: Vec<Embedding> = texts.iter().map(|text| alone(&model, text)).collect();
-    for round in 0..3 {
-        let mut order: Vec<usize> = (0..texts.len()).collect();
-        random.shuffle(&mut order);
-        let mixed: Vec<Tokens> = order.iter().map(|&at| texts[at].clone()).collect();
-        for (&at, embedding) in order.iter().zip(embedded(&model, &mixed)) {
-            same(&embedding, &once[at], &format!("round {round}, {} tokens", texts[at].ids.len()));
+    let (folder, expect) = write(Family::XlmRoberta);
+    for way in ways() {
+        let model = way.open(folder.path(), &expect, &settings(&ALL));
+        let once: Vec<Embedding> = texts.iter().map(|text| alone(&model, text)).collect();
+        for round in 0..3 {
+            let mut order: Vec<usize> = (0..texts.len()).collect();
+            random.shuffle(&mut order);
+            let mixed: Vec<Tokens> = order.iter().map(|&at| texts[at].clone()).collect();
+            for (&at, embedding) in order.iter().zip(embedded(&model, &mixed)) {
+                let n = texts[at].ids.len();
+                same(&embedding, &once[at], &format!("{way:?}, round {round}, {n} tokens"));
+            }
         }
     }
 }
 
 #[test]
 fn a13_special_tokens_have_no_weight_and_their_names_in_a_text_have() {
-    let model = open(&ALL);
-    for text in ["<pad>", "the </s> gate <s> <unk>", "☃ ☃", "水 the ☃"] {
-        let tokens = model.tokenize(text).unwrap();
-        let sparse = alone(&model, &tokens).sparse.unwrap();
-        assert!(sparse.iter().all(|(id, weight)| *id > 3 && *weight > 0.0), "{text:?}: {sparse:?}");
-        let inside = tokens.ids.iter().any(|id| *id > 4);
-        assert_eq!(inside, text != "☃ ☃", "{text:?} {tokens:?}");
-    }
-    // Ids as they come: a text of one token, and of specials alone.
-    for ids in [vec![0], vec![0, 2], vec![3], vec![0, 1, 3, 2]] {
-        let n = ids.len();
-        let embedding = alone(&model, &Tokens { ids, truncated: false });
-        assert_eq!(embedding.sparse, Some(vec![]));
-        assert_eq!(embedding.multi.unwrap().len(), (n - 1) * model.dim());
+    let (folder, expect) = write(Family::XlmRoberta);
+    for way in ways() {
+        let model = way.open(folder.path(), &expect, &settings(&ALL));
+        for text in ["<pad>", "the </s> gate <s> <unk>", "☃ ☃", "水 the ☃"] {
+            let tokens = model.tokenize(text).unwrap();
+            let sparse = alone(&model, &tokens).sparse.unwrap();
+            assert!(
+                sparse.iter().all(|(id, weight)| *id > 3 && *weight > 0.0),
+                "{way:?}, {text:?}: {sparse:?}"
+            );
+            let inside = tokens.ids.iter().any(|id| *id > 4);
+            assert_eq!(inside, text != "☃ ☃", "{text:?} {tokens:?}");
+        }
+        // Ids as they come: a text of one token, and of specials alone.
+        for ids in [vec![0], vec![0, 2], vec![3], vec![0, 1, 3, 2]] {
+            let n = ids.len();
+            let embedding = alone(&model, &Tokens { ids, truncated: false });
+            assert_eq!(embedding.sparse, Some(vec![]), "{way:?}");
+            assert_eq!(embedding.multi.unwrap().len(), (n - 1) * model.dim());
+        }
     }
 }
 
@@ -261,6 +261,11 @@ fn a14_outputs_are_part_of_the_identity_and_so_are_their_heads() {
     let all = identity(&expect, &ALL);
     assert_eq!(all.label, "tiny-xlm-roberta@seed-7/dense+sparse+multi-32/f32/4200");
     assert_eq!(all, identity(&expect, &["multi", "sparse", "dense", "dense"]), "in whatever order");
+    for way in ways() {
+        // Kernels differ in the last digits, arithmetics in more.
+        let found = identity_before_loading(&expect, &way.settings(&settings(&ALL))).unwrap();
+        assert_eq!(found == all, way.is_exact(), "{way:?}: {}", found.label);
+    }
     let some = ["sparse", "multi"].map(|one| identity(&expect, &["dense", one]));
     assert!(some[0] != some[1] && !some.contains(&dense) && !some.contains(&all));
     let loaded = LocalModel::open(folder.path(), &expect, &settings(&ALL)).unwrap();

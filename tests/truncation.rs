@@ -61,10 +61,10 @@ fn what_is_buried_says_how_long_it_is_and_comes_back_cut() {
     let mend = ["dlq", "redrive", "--class", "too_long", "--repair", "truncate", "--json"];
     let said = home.forebay(&[&mend[..], &BURY].concat()).exits(0).json();
     assert_eq!(said["repaired"], 2, "{said}");
-    assert_eq!(home.run(&BURY, 0).numbers(COUNTS), [2, 0, 0, 0, 40]);
-    // What is stored is what was embedded; that it is not what was read is told by its hashes.
-    let row = |id: &str, tokens, whole| (id.to_owned(), tokens, 0, whole);
-    assert_eq!(rows(&home), [row("a", 20, false), row("b", 20, false), row("short", 3, true)]);
+    assert_eq!(home.run(&BURY, 0).numbers(COUNTS), [2, 0, 2, 0, 40]);
+    // What is stored is what was embedded; that it is not what was read is told by its hashes, and it is marked as cut.
+    let row = |id: &str, tokens, cut, whole| (id.to_owned(), tokens, cut, whole);
+    assert_eq!(rows(&home), [row("a", 20, 1, false), row("b", 20, 1, false), row("short", 3, 0, true)]);
     assert!(home.letters().iter().all(|letter| letter["resolved_how"] == "repaired"));
     assert_eq!(home.run(&named, 0).n("embedded"), 0);
     home.verified();

@@ -182,7 +182,7 @@ pub(super) fn line(
         format!("no thread could be started: {error}; raise the limits of this user (`ulimit -a`)")
     })?;
     let source = line.learning.learned().map_or(capacity.source, |_| "what fitted last, budgets.json");
-    eprintln!("{} tokens in a pass at most on {} ({source})", line.learning.tokens(), capacity.device);
+    eprintln!("{}", capacity.says(line.learning.tokens(), source));
     Ok(line)
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{deep, setup};
 use crate::{
     config::{Config, Loaded},
-    embed::{Capacity, Embed, cache, self_test, threads::threads_of},
+    embed::{Embed, cache, self_test, threads::threads_of},
     folder::{FolderError, free_mb},
     ops::{command::Command, control},
 };
@@ -55,9 +55,8 @@ pub(super) fn all(loaded: &Loaded, deep: bool) -> Vec<Tick> {
     let says = model
         .as_ref()
         .map(|model| {
-            let Capacity { device, tokens, source } = model.capacity();
-            let (identity, dim) = (model.identity(), model.dim());
-            format!("{identity}, {dim} numbers; {tokens} tokens in a pass at most on {device} ({source})")
+            let (capacity, identity, dim) = (model.capacity(), model.identity(), model.dim());
+            format!("{identity}, {dim} numbers; {}", capacity.says(capacity.tokens, capacity.source))
         })
         .map_err(Clone::clone);
     ticks.push(Tick::needed("model", says));

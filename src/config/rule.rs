@@ -45,7 +45,7 @@ pub(super) fn rule(key: &str) -> Rule {
         "data.dir" | "model.name" => Local { empty: false },
         "model.dir" | "sink.path" => Local { empty: true },
         "model.device" => Device,
-        "model.kernel" => OneOf(&["auto", "avx512", "avx2", "portable", "candle"]),
+        "model.kernel" => OneOf(&["auto", "amx", "avx512", "avx2", "portable", "candle"]),
         "model.compute" => OneOf(&["f32", "i16", "f16", "bf16"]),
         "model.outputs" => SomeOf(&["dense", "sparse", "multi"]),
         "model.truncation" => OneOf(&["truncate", "bury"]),

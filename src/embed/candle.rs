@@ -12,6 +12,7 @@ use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
 use super::{
     EmbedError,
     attention::{Attention, Group},
+    cuda,
     encoder::Encoder,
     exact::Exact,
     expect::{Expect, OpenError, Pooling},
@@ -103,8 +104,8 @@ impl CandleEncoder {
         dtype: DType,
         lanes: Option<Lanes>,
     ) -> Loaded<Self> {
-        let mut weights = Weights::open(&expect.name, &files.weights)?;
-        let loader = Loader { weights: &mut weights, device, dtype, eps: files.config.layer_norm_eps };
+        let weights = Weights::open(&expect.name, &files.weights)?;
+        let loader = Loader { weights: &weights, device, dtype, eps: files.config.layer_norm_eps };
         let model = Model::load(loader, &files.config, expect, lanes.is_none())?;
         let exact = (dtype != DType::F32).then(|| Exact::new(files, expect, device));
         Ok(Self { model, lanes, exact })
@@ -149,29 +150,34 @@ impl Encoder for CandleEncoder {
         batch: &[&[u32]],
         heads: Option<&Heads>,
     ) -> std::result::Result<Vec<Encoded>, EmbedError> {
-        let encoded = match &self.lanes {
-            Some(lanes) => lanes.run(batch, |part: &[&[u32]]| self.model.forward(part, heads)),
-            None => self.stream(batch, heads),
+        let failed = |error: candle_core::Error| {
+            failed(batch.len(), cuda::is_out_of_memory(&error), error.to_string())
         };
-        encoded.map_err(|error| failed(batch.len(), error.to_string()))
+        match &self.lanes {
+            Some(lanes) => {
+                lanes.run(batch, |part: &[&[u32]]| self.model.forward(part, heads).map_err(failed))
+            }
+            None => self.stream(batch, heads).map_err(failed),
+        }
     }
 
     fn exact(&self) -> std::result::Result<Option<Arc<dyn Encoder>>, EmbedError> {
         let Some(exact) = &self.exact else { return Ok(None) };
-        exact.get().map(Some).map_err(|error| failed(1, error.to_string()))
+        let failed = |error: OpenError| {
+            let message = error.to_string();
+            failed(1, cuda::says_so(&message), message)
+        };
+        exact.get().map(Some).map_err(failed)
     }
 }
 
-fn failed(texts: usize, message: String) -> EmbedError {
-    if message.to_lowercase().contains("out of memory") {
-        return EmbedError::OutOfMemory { texts, message };
-    }
-    EmbedError::Failed(message)
+fn failed(texts: usize, is_full: bool, message: String) -> EmbedError {
+    if is_full { EmbedError::OutOfMemory { texts, message } } else { EmbedError::Failed(message) }
 }
 
 /// Loads the tensors of one model, so that names and shapes stand in one place.
 struct Loader<'a> {
-    weights: &'a mut Weights,
+    weights: &'a Weights,
     device: &'a Device,
     dtype: DType,
     eps: f64,

@@ -85,7 +85,8 @@ impl Embed for Instant {
     }
 
     fn capacity(&self) -> Capacity {
-        Capacity { device: "cpu".into(), tokens: self.pass_tokens, source: "model.pass_tokens" }
+        let (tokens, source) = (self.pass_tokens, "model.pass_tokens");
+        Capacity { device: "cpu".into(), tokens, source, token_bytes: 0, free: None }
     }
 
     fn embed(&self, batch: &[&Tokens]) -> Result<Vec<Result<Embedding, Fault>>, EmbedError> {

@@ -99,7 +99,7 @@ impl Heads {
 
 /// A head from its file.
 fn linear(model: &str, path: &Path, out: usize, width: usize) -> Result<Linear, OpenError> {
-    let mut weights = Weights::open(model, path)?;
+    let weights = Weights::open(model, path)?;
     let weight = weights.numbers("weight", &[out, width])?;
     Ok(Linear::new(&weight, weights.numbers("bias", &[out])?))
 }

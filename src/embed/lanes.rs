@@ -1,14 +1,17 @@
 //! A pass over several threads: its texts are dealt to lanes of one thread each, which never wait for each
-//! other. A pass that cannot be dealt evenly (one long text) runs as a whole on all threads.
+//! other. A pass that cannot be dealt evenly (one long text) is computed by all threads together, some texts at a time.
 
-use candle_core::{Error, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::expect::OpenError;
+use super::{EmbedError, expect::OpenError};
 
 /// Tokens computed in one go by a lane: enough rows for full speed, few enough that intermediate results stay
 /// in the processor's caches.
 const LANE_TOKENS: usize = 512;
+
+/// How much more than its share the busiest lane may have. All threads on one text after another take a ninth longer than
+/// lanes of equal loads (64 to 512 tokens, two threads): waiting for the busiest lane is to cost no more.
+const UNEVEN_MAX: f64 = 1.15;
 
 /// Thread pools of our own: the number of threads is ours and does not follow the machine's processors, as the
 /// libraries' default pools would.
@@ -22,23 +25,20 @@ impl Lanes {
     ///
     /// # Errors
     /// The system refuses that many threads.
-    pub fn new(threads: usize) -> std::result::Result<Self, rayon::ThreadPoolBuildError> {
+    pub fn new(threads: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
         let pool = |threads: usize| {
             let name = move |index| format!("embed-{threads}-{index}");
             ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build()
         };
         let threads = threads.max(1);
-        Ok(Self {
-            single: (0..threads).map(|_| pool(1)).collect::<std::result::Result<_, _>>()?,
-            wide: pool(threads)?,
-        })
+        Ok(Self { single: (0..threads).map(|_| pool(1)).collect::<Result<_, _>>()?, wide: pool(threads)? })
     }
 
     /// As [`Lanes::new`], with what to set when the system refuses.
     ///
     /// # Errors
     /// It does.
-    pub fn open(threads: usize) -> std::result::Result<Self, OpenError> {
+    pub fn open(threads: usize) -> Result<Self, OpenError> {
         Self::new(threads).map_err(|error| OpenError::Setting {
             key: "model.threads",
             value: threads.to_string(),
@@ -54,16 +54,23 @@ impl Lanes {
     }
 
     /// Runs `forward` over parts of `batch` and returns its results in order.
-    pub fn run<'t, F, T>(&self, batch: &[&'t [u32]], forward: F) -> Result<Vec<T>>
+    ///
+    /// # Errors
+    /// That of a part, which is said of the whole pass.
+    pub fn run<'t, F, T>(&self, batch: &[&'t [u32]], forward: F) -> Result<Vec<T>, EmbedError>
     where
-        F: Fn(&[&'t [u32]]) -> Result<Vec<T>> + Sync,
+        F: Fn(&[&'t [u32]]) -> Result<Vec<T>, EmbedError> + Sync,
         T: Send,
     {
         let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
         let Some(hands) = deal(&lengths, self.single.len()) else {
-            return self.wide.install(|| forward(batch));
+            let order: Vec<usize> = (0..batch.len()).collect();
+            let together = parts(&order, &lengths, LANE_TOKENS * self.single.len()).into_iter();
+            let each = together.map(|part| forward(&batch[part[0]..][..part.len()]));
+            let results: Result<Vec<Vec<T>>, EmbedError> = self.wide.install(|| each.collect());
+            return Ok(results.map_err(|error| error.of(batch.len()))?.into_iter().flatten().collect());
         };
-        let work = |hand: &[usize]| -> Result<Vec<T>> {
+        let work = |hand: &[usize]| -> Result<Vec<T>, EmbedError> {
             let mut done = Vec::with_capacity(hand.len());
             for part in parts(hand, &lengths, LANE_TOKENS) {
                 let texts: Vec<&[u32]> = part.iter().map(|&index| batch[index]).collect();
@@ -71,7 +78,7 @@ impl Lanes {
             }
             Ok(done)
         };
-        let results: Vec<Result<Vec<T>>> = std::thread::scope(|scope| {
+        let results: Vec<Result<Vec<T>, EmbedError>> = std::thread::scope(|scope| {
             let work = &work;
             let mut running = Vec::with_capacity(hands.len());
             for (pool, hand) in self.single.iter().zip(&hands) {
@@ -84,12 +91,12 @@ impl Lanes {
         });
         let mut places: Vec<Option<T>> = batch.iter().map(|_| None).collect();
         for (hand, result) in hands.iter().zip(results) {
-            for (&index, one) in hand.iter().zip(result?) {
+            for (&index, one) in hand.iter().zip(result.map_err(|error| error.of(batch.len()))?) {
                 places[index] = Some(one);
             }
         }
         let all: Option<Vec<T>> = places.into_iter().collect();
-        all.ok_or_else(|| Error::Msg("a lane returned fewer results than texts".into()))
+        all.ok_or_else(|| EmbedError::Failed("a lane returned fewer results than texts".into()))
     }
 }
 
@@ -106,7 +113,8 @@ fn deal(lengths: &[usize], lanes: usize) -> Option<Vec<Vec<usize>>> {
     }
     let most = hands.iter().map(|(load, _)| *load).max()?;
     let share = lengths.iter().sum::<usize>() as f64 / lanes as f64;
-    (lanes == 1 || most as f64 <= 1.5 * share).then(|| hands.into_iter().map(|(_, hand)| hand).collect())
+    (lanes == 1 || most as f64 <= UNEVEN_MAX * share)
+        .then(|| hands.into_iter().map(|(_, hand)| hand).collect())
 }
 
 /// A hand in parts of at most `most` tokens, or of one text.
@@ -156,17 +164,14 @@ mod tests {
 
     #[test]
     fn an_error_of_one_lane_is_the_error_of_the_pass() {
-        let bad = |part: &[&[u32]]| match part[0][0] {
-            0 => Err(Error::Msg("no".into())),
+        let bad = |part: &[&[u32]]| match part.iter().find(|ids| ids[0] == 0) {
+            Some(_) => Err(EmbedError::OutOfMemory { texts: part.len(), message: "no".into() }),
             _ => Ok(part.iter().map(|_| vec![1.0]).collect()),
         };
-        assert!(
-            Lanes::new(2)
-                .unwrap()
-                .run(&[&[1_u32][..], &[0], &[1]], bad)
-                .unwrap_err()
-                .to_string()
-                .contains("no")
-        );
+        // One text for each lane, and what is not dealt.
+        for batch in [vec![&[1_u32][..], &[0]], vec![&[1_u32; 9][..], &[0]]] {
+            let error = Lanes::new(2).unwrap().run(&batch, bad).unwrap_err();
+            assert_eq!(error, EmbedError::OutOfMemory { texts: 2, message: "no".into() });
+        }
     }
 }

@@ -67,11 +67,10 @@ impl LocalModel {
         let (device, (rows, inner)) = (encoder.device(), encoder.rows_a_token());
         let numbers = rows * files.config.hidden_size + inner * files.config.intermediate_size;
         let memory = Memory::new((device == "cpu").then(Machine::here), numbers * size_of::<f32>());
-        let (tokens, source) = memory.tokens(settings.pass_tokens, settings.memory_mb);
         let model = Self {
             identity: identity_of(expect, settings, outputs, max_length, encoder.dim()),
             max_length,
-            capacity: Capacity { device, tokens, source },
+            capacity: memory.capacity(device, settings.pass_tokens, settings.memory_mb),
             memory,
             bury_long: settings.truncation == "bury",
             document_prefix: expect.document_prefix.clone(),
@@ -125,6 +124,7 @@ impl LocalModel {
         self.memory.has_room_for(tokens).map_err(full)?;
         let encoded = catch_unwind(AssertUnwindSafe(|| encoder.encode(batch, self.heads.as_ref())))
             .map_err(|panic| EmbedError::Panicked(panic_message(panic.as_ref())))??;
+        self.memory.was_enough_for(tokens);
         if encoded.len() != batch.len() {
             return Err(EmbedError::Failed(format!("{} vectors for {} texts", encoded.len(), batch.len())));
         }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::{budget, machine::Machine, plan::tokens_within};
+use super::{Capacity, budget, machine::Machine, plan::tokens_within};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -22,20 +22,22 @@ impl Memory {
         Self { machine, token_bytes, held: AtomicUsize::new(0) }
     }
 
-    /// Tokens of a pass at most, under `model.pass_tokens` and `model.memory_mb`, and the setting that says so.
-    pub fn tokens(&self, pass_tokens: usize, memory_mb: u64) -> (usize, &'static str) {
-        let within = tokens_within(memory_mb, self.available(), self.token_bytes);
-        match (within < pass_tokens, memory_mb) {
+    /// What a pass may hold on `device`, under `model.pass_tokens` and `model.memory_mb`.
+    pub fn capacity(&self, device: String, pass_tokens: usize, memory_mb: u64) -> Capacity {
+        let (token_bytes, free) = (self.token_bytes, self.available());
+        let within = tokens_within(memory_mb, free, token_bytes);
+        let (tokens, source) = match (within < pass_tokens, memory_mb) {
             (false, _) => (pass_tokens, "model.pass_tokens"),
             (true, 0) => (within, "half of the free memory"),
             (true, _) => (within, "model.memory_mb"),
-        }
+        };
+        Capacity { device, tokens, source, token_bytes, free }
     }
 
     /// Whether a pass of so many tokens still fits, by our own estimate.
     ///
-    /// An allocation that fails ends the process, or the kernel does, and with it the whole batch. So a text that needs
-    /// more than there is is told before, and dealt with like any other failure. A pass of a few tokens is tried whatever
+    /// The system promises more than it has, and ends the process once it is used, and with it the whole batch. So a text
+    /// that needs more than there is is told before, and dealt with like any other failure. A pass of a few tokens is tried whatever
     /// is left: who is that short of memory is in trouble over something else, and no text of ordinary length is to be
     /// blamed for it.
     ///
@@ -53,11 +55,13 @@ impl Memory {
                 more.div_ceil(MIB),
                 free / MIB
             )),
-            _ => {
-                self.held.fetch_max(need, Relaxed);
-                Ok(())
-            }
+            _ => Ok(()),
         }
+    }
+
+    /// A pass of so many tokens was done: what it held is kept, and need not be free for the next one.
+    pub fn was_enough_for(&self, tokens: usize) {
+        self.held.fetch_max(tokens.saturating_mul(self.token_bytes), Relaxed);
     }
 
     fn available(&self) -> Option<u64> {
@@ -79,16 +83,29 @@ pub(super) mod tests {
     #[test]
     fn the_tighter_setting_is_named() {
         let root = tempfile::tempdir().unwrap();
-        let memory = with_free(root.path(), 8 * 1024, 1024);
-        assert_eq!(memory.tokens(4_000, 0), (4_000, "model.pass_tokens"));
-        assert_eq!(memory.tokens(5_000, 0), (4_096, "half of the free memory"));
-        assert_eq!(memory.tokens(5_000, 2), (2_048, "model.memory_mb"));
+        let of = |memory: Memory, pass_tokens, memory_mb| {
+            let capacity = memory.capacity("cpu".into(), pass_tokens, memory_mb);
+            (capacity.tokens, capacity.source)
+        };
+        let tokens = |pass_tokens, mb| of(with_free(root.path(), 8 * 1024, 1024), pass_tokens, mb);
+        assert_eq!(tokens(4_000, 0), (4_000, "model.pass_tokens"));
+        assert_eq!(tokens(5_000, 0), (4_096, "half of the free memory"));
+        assert_eq!(tokens(5_000, 2), (2_048, "model.memory_mb"));
+        assert_eq!(tokens(5_000, 64), (5_000, "model.pass_tokens"), "a setting counts over what is free");
+        assert_eq!(of(Memory::new(None, 1024), 5_000, 0), (5_000, "model.pass_tokens"));
+    }
+
+    #[test]
+    fn a_capacity_says_what_it_was_reckoned_from() {
+        let root = tempfile::tempdir().unwrap();
+        let capacity = with_free(root.path(), 8 * 1024, 1_500).capacity("cpu".into(), 2_000, 0);
         assert_eq!(
-            memory.tokens(5_000, 64),
-            (5_000, "model.pass_tokens"),
-            "a setting counts over what is free"
+            capacity.says(capacity.tokens, capacity.source),
+            "2000 tokens in a pass at most on cpu (model.pass_tokens), at most 3 MiB by the model's shape, 2 KiB a \
+             token; 8 MiB were free"
         );
-        assert_eq!(Memory::new(None, 1024).tokens(5_000, 0), (5_000, "model.pass_tokens"));
+        let other = Capacity { token_bytes: 0, free: None, ..capacity };
+        assert_eq!(other.says(7, "a reason"), "7 tokens in a pass at most on cpu (a reason)");
     }
 
     #[test]
@@ -98,11 +115,18 @@ pub(super) mod tests {
         let why = memory.has_room_for(9_000).unwrap_err();
         assert_eq!(why, "it needs about 9 MiB more, and 8 MiB are free");
         memory.has_room_for(8_000).unwrap();
+        memory.was_enough_for(8_000);
         // Another program took the rest: what the last pass held is ours still.
         with_free(root.path(), 100, 1024);
         memory.has_room_for(8_000).unwrap();
         memory.has_room_for(8_100).unwrap();
-        assert!(memory.has_room_for(8_300).unwrap_err().contains("1 MiB more, and 0 MiB are free"));
+        for _ in 0..2 {
+            let why = memory.has_room_for(8_300).unwrap_err();
+            assert!(
+                why.contains("1 MiB more, and 0 MiB are free"),
+                "what was only asked for is not held: {why}"
+            );
+        }
         let nothing = with_free(root.path(), 0, 1024);
         assert!(nothing.has_room_for(budget::LEAST).is_ok() && nothing.has_room_for(300).is_err());
         Memory::new(None, usize::MAX).has_room_for(usize::MAX).unwrap();

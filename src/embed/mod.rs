@@ -11,6 +11,7 @@ pub mod cache;
 pub mod candle;
 mod convert;
 pub mod cpu;
+mod cuda;
 mod download;
 pub mod encoder;
 pub mod entry;
@@ -125,6 +126,28 @@ pub struct Capacity {
     pub tokens: usize,
     /// Where that number is from: a setting, or the free memory.
     pub source: &'static str,
+    /// Bytes that a pass holds for each token at most, reckoned from the model's shape; 0: next to nothing.
+    pub token_bytes: usize,
+    /// Bytes that were free when the model was loaded, where the device says so.
+    pub free: Option<u64>,
+}
+
+impl Capacity {
+    /// A sentence without its end: so many tokens, by this source, and the memory that they take by our estimate.
+    pub fn says(&self, tokens: usize, source: &str) -> String {
+        const MIB: u64 = 1 << 20;
+        let mut says = format!("{tokens} tokens in a pass at most on {} ({source})", self.device);
+        if self.token_bytes > 0 {
+            let bytes = (tokens as u64).saturating_mul(self.token_bytes as u64);
+            let each = self.token_bytes.div_ceil(1024);
+            says +=
+                &format!(", at most {} MiB by the model's shape, {each} KiB a token", bytes.div_ceil(MIB));
+        }
+        if let Some(free) = self.free {
+            says += &format!("; {} MiB were free", free / MIB);
+        }
+        says
+    }
 }
 
 /// A forward pass failed as a whole.
@@ -150,6 +173,15 @@ pub enum EmbedError {
 }
 
 impl EmbedError {
+    /// The same of a pass of so many texts, where it was said of a part of it.
+    #[must_use]
+    fn of(self, texts: usize) -> Self {
+        match self {
+            Self::OutOfMemory { message, .. } => Self::OutOfMemory { texts, message },
+            other => other,
+        }
+    }
+
     /// Kind, for triage.
     pub const fn class(&self) -> Class {
         match self {
@@ -171,7 +203,7 @@ pub struct Settings {
     pub dir: String,
     /// `auto`, `cpu`, `cuda`, `cuda:N`.
     pub device: String,
-    /// `auto`, `avx512`, `avx2`, `portable` or `candle`: what computes on the CPU.
+    /// `auto`, `amx`, `avx512`, `avx2`, `portable` or `candle`: what computes on the CPU.
     pub kernel: String,
     /// `f32`, on the CPU `i16` too, on a GPU `f16` and `bf16` too.
     pub compute: String,

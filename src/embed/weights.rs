@@ -3,19 +3,24 @@
 
 use std::{
     fs::File,
-    io::{Read, Seek, SeekFrom},
+    io::{self, Read as _},
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
 
 use candle_core::{DType, Device, Tensor};
+use rayon::{
+    iter::{IndexedParallelIterator as _, ParallelIterator as _},
+    slice::ParallelSliceMut as _,
+};
 use safetensors::{Dtype, tensor::Metadata};
 
 use super::{expect::OpenError, words::Words};
 
 /// Longest header of a safetensors file, in bytes; the format's own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
-/// Bytes converted at a time.
-const BLOCK_BYTES: usize = 1 << 20;
+/// Numbers that a thread reads at a time: below the size from which the heap maps a block anew each time.
+const BLOCK: usize = 1 << 16;
 
 /// An open weights file.
 pub struct Weights {
@@ -33,7 +38,7 @@ impl Weights {
     /// # Errors
     /// The file cannot be read, is cut short, or is not safetensors.
     pub fn open(model: &str, path: &Path) -> Result<Self, OpenError> {
-        let io = |error: std::io::Error| OpenError::io(model, path, &error);
+        let io = |error: io::Error| OpenError::io(model, path, &error);
         let damaged = |what: String| OpenError::damaged(model, path, what);
         let mut file = File::open(path).map_err(io)?;
         let file_bytes = file.metadata().map_err(io)?.len();
@@ -72,36 +77,31 @@ impl Weights {
     ///
     /// # Errors
     /// The tensor is not in the file, or is of another shape or of a type that is no float.
-    pub fn tensor(&mut self, name: &str, shape: &[usize], device: &Device) -> Result<Tensor, OpenError> {
+    pub fn tensor(&self, name: &str, shape: &[usize], device: &Device) -> Result<Tensor, OpenError> {
         let (dtype, start) = self.float(name, shape)?;
-        self.file
-            .seek(SeekFrom::Start(start))
-            .map_err(|error| OpenError::io(&self.model, &self.path, &error))?;
-        let count = shape.iter().product();
         let tensor = match dtype {
-            Dtype::F32 => self.read_f32(count).map(|values| Tensor::from_vec(values, shape, device)),
-            Dtype::F16 => self.read_wide(count, 2, DType::F16, shape, device),
-            Dtype::BF16 => self.read_wide(count, 2, DType::BF16, shape, device),
-            _ => self.read_wide(count, 8, DType::F64, shape, device),
+            Dtype::F32 => self.read_f32(start, shape).map(|values| Tensor::from_vec(values, shape, device)),
+            Dtype::F16 => self.read_wide(start, DType::F16, shape, device),
+            Dtype::BF16 => self.read_wide(start, DType::BF16, shape, device),
+            _ => self.read_wide(start, DType::F64, shape, device),
         };
         tensor
             .map_err(|error| OpenError::io(&self.model, &self.path, &error))?
             .map_err(|error| self.damaged(format!("the tensor {name}: {error}")))
     }
 
-    /// The numbers of a tensor as f32, row-major, held once.
+    /// The numbers of a tensor as f32, row-major, held once; read by all threads of the pool that this runs in, if it does.
     ///
     /// # Errors
     /// As [`Weights::tensor`].
-    pub fn numbers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, OpenError> {
+    pub fn numbers(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, OpenError> {
         let (dtype, start) = self.float(name, shape)?;
         if dtype != Dtype::F32 {
             let tensor = self.tensor(name, shape, &Device::Cpu)?;
             let numbers = tensor.flatten_all().and_then(|flat| flat.to_vec1());
             return numbers.map_err(|error| self.unusable(&error));
         }
-        let read = self.file.seek(SeekFrom::Start(start)).and_then(|_| self.read_f32(shape.iter().product()));
-        read.map_err(|error| OpenError::io(&self.model, &self.path, &error))
+        self.read_f32(start, shape).map_err(|error| OpenError::io(&self.model, &self.path, &error))
     }
 
     /// A table of rows that stay in the file.
@@ -129,27 +129,34 @@ impl Weights {
         Ok((info.dtype, self.data_start + info.data_offsets.0 as u64))
     }
 
-    fn read_f32(&mut self, count: usize) -> std::io::Result<Vec<f32>> {
-        let mut values = Vec::with_capacity(count);
-        let mut block = vec![0_u8; BLOCK_BYTES.min(4 * count)];
-        while values.len() < count {
-            let bytes = block.len().min(4 * (count - values.len()));
-            self.file.read_exact(&mut block[..bytes])?;
-            values.extend(block[..bytes].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+    fn read_f32(&self, start: u64, shape: &[usize]) -> io::Result<Vec<f32>> {
+        let mut values = vec![0.0; shape.iter().product()];
+        let read = |bytes: &mut Vec<u8>, (at, part): (usize, &mut [f32])| {
+            bytes.resize(4 * part.len(), 0);
+            self.file.read_exact_at(bytes, start + 4 * (at * BLOCK) as u64)?;
+            let numbers = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            part.iter_mut().zip(numbers).for_each(|(value, number)| *value = number);
+            io::Result::Ok(())
+        };
+        if rayon::current_thread_index().is_some() {
+            values.par_chunks_mut(BLOCK).enumerate().try_for_each_init(Vec::new, read)?;
+        } else {
+            // Not by the library's own pool, whose threads nobody set.
+            let mut bytes = Vec::new();
+            values.chunks_mut(BLOCK).enumerate().try_for_each(|part| read(&mut bytes, part))?;
         }
         Ok(values)
     }
 
     fn read_wide(
-        &mut self,
-        count: usize,
-        width: usize,
+        &self,
+        start: u64,
         dtype: DType,
         shape: &[usize],
         device: &Device,
-    ) -> std::io::Result<candle_core::Result<Tensor>> {
-        let mut bytes = vec![0_u8; count * width];
-        self.file.read_exact(&mut bytes)?;
+    ) -> io::Result<candle_core::Result<Tensor>> {
+        let mut bytes = vec![0_u8; shape.iter().product::<usize>() * dtype.size_in_bytes()];
+        self.file.read_exact_at(&mut bytes, start)?;
         let tensor = Tensor::from_raw_buffer(&bytes, dtype, shape, &Device::Cpu);
         Ok(tensor.and_then(|tensor| tensor.to_dtype(DType::F32)).and_then(|tensor| tensor.to_device(device)))
     }
@@ -186,8 +193,8 @@ mod tests {
         // 1.5 and −2 in the two half formats.
         let halves = [0x3e00_u16, 0xc000, 0x3fc0, 0xc000].map(u16::to_le_bytes).concat();
         let file = file(header, &[floats, halves, vec![0; 8]].concat());
-        let mut weights = Weights::open("m", file.path()).unwrap();
-        let mut read = |name: &str, shape: &[usize]| {
+        let weights = Weights::open("m", file.path()).unwrap();
+        let read = |name: &str, shape: &[usize]| {
             let tensor = weights.tensor(name, shape, &Device::Cpu)?;
             Ok::<_, OpenError>(tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap())
         };
@@ -199,6 +206,25 @@ mod tests {
         let message = read("a", &[3]).unwrap_err().to_string();
         assert!(message.contains("roberta.a is [2], not [3]"), "{message}");
         assert!(read("d", &[3]).unwrap_err().to_string().contains("roberta.d is missing"));
+    }
+
+    #[test]
+    fn a_large_tensor_is_the_same_read_alone_and_by_several_threads() {
+        let numbers: Vec<f32> = (0..3 * BLOCK + 7).map(|at| at as f32 * 0.5).collect();
+        let bytes: Vec<u8> = numbers.iter().copied().flat_map(f32::to_le_bytes).collect();
+        let header = |ends: [usize; 2]| {
+            let about = serde_json::json!({"dtype": "F32", "shape": [numbers.len()], "data_offsets": ends});
+            serde_json::json!({ "a": about }).to_string()
+        };
+        let file = file(&header([0, bytes.len()]), &bytes);
+        let weights = Weights::open("m", file.path()).unwrap();
+        let read = || weights.numbers("a", &[numbers.len()]).unwrap();
+        assert_eq!(read(), numbers);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        assert_eq!(pool.install(read), numbers);
+        // Cut under us, it is an error.
+        std::fs::OpenOptions::new().write(true).open(file.path()).unwrap().set_len(100_000).unwrap();
+        assert!(pool.install(|| weights.numbers("a", &[numbers.len()])).is_err());
     }
 
     #[test]

@@ -44,3 +44,44 @@ impl Words {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of `bytes` behind three others.
+    fn words(bytes: &[u8], width: usize, dtype: Dtype) -> (tempfile::TempDir, Words) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("words");
+        std::fs::write(&path, [b"abc", bytes].concat()).unwrap();
+        (folder, Words::new(File::open(path).unwrap(), 3, width, dtype))
+    }
+
+    #[test]
+    fn every_float_is_read_from_its_own_row() {
+        let numbers = [0.0_f32, -1.5, 2.0, 0.25, -64.0, 1.0];
+        let as_bytes = |dtype| match dtype {
+            Dtype::F16 => [0x0000_u16, 0xbe00, 0x4000, 0x3400, 0xd400, 0x3c00].map(u16::to_le_bytes).concat(),
+            Dtype::BF16 => numbers.map(|number| number.to_bits().to_le_bytes()[2..].to_vec()).concat(),
+            Dtype::F64 => numbers.map(|number| f64::from(number).to_le_bytes()).concat(),
+            _ => numbers.map(f32::to_le_bytes).concat(),
+        };
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64] {
+            let (_folder, words) = words(&as_bytes(dtype), 2, dtype);
+            let (mut bytes, mut rows) = (Vec::new(), vec![9.0]);
+            for id in [2, 0, 1, 0] {
+                words.push(id, &mut bytes, &mut rows).unwrap();
+            }
+            assert_eq!(rows, [9.0, -64.0, 1.0, 0.0, -1.5, 2.0, 0.25, 0.0, -1.5], "{dtype:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_an_error() {
+        let (_folder, words) = words(&[0; 15], 2, Dtype::F32);
+        let (mut bytes, mut rows) = (Vec::new(), Vec::new());
+        assert!(words.push(0, &mut bytes, &mut rows).is_ok());
+        assert_eq!(words.push(1, &mut bytes, &mut rows).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(rows, [0.0; 2], "nothing of it");
+    }
+}

@@ -156,7 +156,8 @@ impl Page {
                     said["why"] = json!(note);
                 }
                 let repairs = changes.iter().map(|(name, n)| format!("{name} {n}")).collect();
-                self.back.push(Back { id: letter.id, chunks, how, repairs, approved });
+                let cut = changes.iter().any(|(name, _)| name == Repair::Truncate.as_str());
+                self.back.push(Back { id: letter.id, chunks, how, repairs, cut, approved });
             }
         }
         self.letters.push(said);

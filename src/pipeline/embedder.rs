@@ -191,8 +191,10 @@ impl State {
 
 /// Embeds the text that is known to work.
 pub fn golden_passes(line: &Line) -> Result<(), String> {
-    let golden = line.model.golden();
-    match line.model.embed(&[&golden]) {
+    let (golden, began) = (line.model.golden(), Instant::now());
+    let result = line.model.embed(&[&golden]);
+    line.tally.tried(golden.ids.len(), began);
+    match result {
         Ok(vectors) if vectors.iter().all(Result::is_ok) => Ok(()),
         Ok(_) => Err("the golden text gives no finite vector".into()),
         Err(error) => Err(error.to_string()),

@@ -119,6 +119,12 @@ impl Tally {
         self.embedded.add(texts as u64);
     }
 
+    /// A pass over the text that is known to work has ended: no text of the run's, but the model was busy.
+    pub fn tried(&self, tokens: usize, began: Instant) {
+        self.passed_tokens.fetch_add(tokens as u64, Relaxed);
+        self.busy_us.fetch_add(micros(began.elapsed()), Relaxed);
+    }
+
     /// Tokens that the model takes in `how_long`, judged by its passes so far; `None` before the first one.
     pub fn tokens_in(&self, how_long: Duration) -> Option<usize> {
         let (tokens, busy) = (self.passed_tokens.load(Relaxed), self.busy_us.load(Relaxed));
@@ -158,7 +164,10 @@ mod tests {
         let tally = Tally::default();
         tally.passed(2, 20, tally.start - Duration::from_millis(10));
         tally.passed(1, 10, Instant::now());
-        assert_eq!((tally.passes.get(), tally.embedded.get()), (2, 3));
+        let busy = tally.busy_us.load(Relaxed);
+        tally.tried(5, tally.start - Duration::from_millis(20));
+        assert!(tally.busy_us.load(Relaxed) >= busy + 20_000, "the golden text keeps the model busy, too");
+        assert_eq!((tally.passes.get(), tally.embedded.get()), (2, 3), "and is none of the run's");
         assert!(
             (0.0..=100.0).contains(&tally.idle_pct()) && tally.tokens_in(Duration::from_secs(1)) > Some(30)
         );

@@ -142,7 +142,8 @@ mod tests {
     }
 
     fn redriven(letter: &DeadLetter, how: &str) -> DeadLetter {
-        let sent = Sent { how: how.into(), repairs: Vec::new(), key: ChunkKey::new("d", 0), chunks: 1 };
+        let sent =
+            Sent { how: how.into(), repairs: Vec::new(), cut: false, key: ChunkKey::new("d", 0), chunks: 1 };
         let redrive = Transition::Redrive { id: letter.id, who: "me".into(), sent: Some(sent) };
         redrive.apply(Some(letter.clone()), "T").unwrap()
     }

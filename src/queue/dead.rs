@@ -176,6 +176,9 @@ pub struct Sent {
     /// What was mended, and by what.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repairs: Vec<String>,
+    /// Whether its text was cut, so that its row says so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
     /// As which chunk; the first, when there are several.
     pub key: ChunkKey,
     /// As how many.

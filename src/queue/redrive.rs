@@ -25,6 +25,8 @@ pub struct Back {
     pub how: &'static str,
     /// What was mended, and by what.
     pub repairs: Vec<String>,
+    /// Whether its text was cut to what the model takes.
+    pub cut: bool,
     /// Whether a quarantined one goes, too.
     pub approved: bool,
 }
@@ -45,7 +47,7 @@ impl Queue {
     /// See [`QueueError`].
     pub fn redrive(&self, id: Uuid, who: &str, chunk: Chunk) -> Result<bool, QueueError> {
         let (chunks, repairs) = (vec![chunk], Vec::new());
-        let back = Back { id, chunks, how: "as_is", repairs, approved: false };
+        let back = Back { id, chunks, how: "as_is", repairs, cut: false, approved: false };
         Ok(!self.redrive_all(vec![back], who)?.letters.is_empty())
     }
 
@@ -86,6 +88,16 @@ impl Queue {
             self.shared.told();
         }
         Ok(sent)
+    }
+
+    /// Whether this chunk's text is but the beginning of what was read, as the redrive that sent it cut it.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn was_cut(&self, lease: &Lease) -> Result<bool, QueueError> {
+        let from = Uuid::from_u128(lease.record.redriven_from);
+        let letter = if from.is_nil() { None } else { self.letter(from)? };
+        Ok(letter.and_then(|letter| letter.sent).is_some_and(|sent| sent.cut))
     }
 
     fn may_go(&self, state: &State, back: &Back, keys: &HashSet<u128>) -> Result<bool, QueueError> {
@@ -179,7 +191,8 @@ impl Back {
     fn transition(&self, who: &str) -> Option<Transition> {
         let key = self.chunks.first()?.key.clone();
         let chunks = self.chunks.len() as u64;
-        let sent = Sent { how: self.how.to_owned(), repairs: self.repairs.clone(), key, chunks };
+        let (how, repairs) = (self.how.to_owned(), self.repairs.clone());
+        let sent = Sent { how, repairs, cut: self.cut, key, chunks };
         Some(Transition::Redrive { id: self.id, who: who.to_owned(), sent: Some(sent) })
     }
 }

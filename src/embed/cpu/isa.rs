@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use super::{
     attention::{Heads, Room, attention},
+    finish::Then,
     kernel::{Kernel, Portable},
-    product::{Linear, Side, Then, product},
+    product::{Linear, Side, product},
 };
 use crate::embed::math;
 
@@ -31,14 +32,52 @@ pub trait Isa<const MR: usize, const NR: usize>: Kernel<MR, NR> {
         panels: Range<usize>,
         then: Then<'_>,
         out: &mut [f32],
-        side: &mut Side<MR>,
+        side: &mut Side<Self, MR, NR>,
     );
 
+    /// What attention works in.
+    type Room: Default + Send;
+
     /// See [`attention`].
-    fn attention(self, heads: Heads, qkv: &[f32], first: usize, out: &mut [f32], room: &mut Room<MR, NR>);
+    fn attention(self, heads: Heads, qkv: &[f32], first: usize, out: &mut [f32], room: &mut Self::Room);
 
     /// Normalises each row.
     fn norm(self, rows: &mut [f32], norm: &Norm);
+}
+
+/// The product by `$kernel`, compiled for its instructions.
+macro_rules! product_by {
+    ($kernel:ident, $mr:literal, $nr:literal $(, $features:literal)?) => {
+        fn product(
+            self,
+            rows: &[f32],
+            linear: &Linear<$nr>,
+            panels: Range<usize>,
+            then: Then<'_>,
+            out: &mut [f32],
+            side: &mut Side<$kernel, $mr, $nr>,
+        ) {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn run(
+                kernel: $kernel,
+                rows: &[f32],
+                linear: &Linear<$nr>,
+                panels: Range<usize>,
+                then: Then<'_>,
+                out: &mut [f32],
+                side: &mut Side<$kernel, $mr, $nr>,
+            ) {
+                // SAFETY: compiled for the instructions of this kernel.
+                unsafe {
+                    kernel.start();
+                    product(kernel, rows, linear, panels, then, out, side);
+                    kernel.end();
+                }
+            }
+            // SAFETY: `self` exists only where the processor has them.
+            unsafe { run(self, rows, linear, panels, then, out, side) }
+        }
+    };
 }
 
 /// `$kernel` with its instructions; the value exists only where the processor has them.
@@ -46,31 +85,9 @@ macro_rules! isa {
     ($(#[$on:meta])* $kernel:ident, $mr:literal, $nr:literal $(, $features:literal)?) => {
         $(#[$on])*
         impl Isa<$mr, $nr> for $kernel {
-            fn product(
-                self,
-                rows: &[f32],
-                linear: &Linear<$nr>,
-                panels: Range<usize>,
-                then: Then<'_>,
-                out: &mut [f32],
-                side: &mut Side<$mr>,
-            ) {
-                $(#[target_feature(enable = $features)])?
-                unsafe fn run(
-                    kernel: $kernel,
-                    rows: &[f32],
-                    linear: &Linear<$nr>,
-                    panels: Range<usize>,
-                    then: Then<'_>,
-                    out: &mut [f32],
-                    side: &mut Side<$mr>,
-                ) {
-                    // SAFETY: compiled for the instructions of this kernel.
-                    unsafe { product(kernel, rows, linear, panels, then, out, side) }
-                }
-                // SAFETY: `self` exists only where the processor has them.
-                unsafe { run(self, rows, linear, panels, then, out, side) }
-            }
+            type Room = Room<$mr, $nr>;
+
+            product_by!($kernel, $mr, $nr $(, $features)?);
 
             fn attention(
                 self,
@@ -78,7 +95,7 @@ macro_rules! isa {
                 qkv: &[f32],
                 first: usize,
                 out: &mut [f32],
-                room: &mut Room<$mr, $nr>,
+                room: &mut Self::Room,
             ) {
                 $(#[target_feature(enable = $features)])?
                 unsafe fn run(
@@ -90,7 +107,11 @@ macro_rules! isa {
                     room: &mut Room<$mr, $nr>,
                 ) {
                     // SAFETY: as above.
-                    unsafe { attention(kernel, heads, qkv, first, out, room) }
+                    unsafe {
+                        kernel.start();
+                        attention(kernel, heads, qkv, first, out, room);
+                        kernel.end();
+                    }
                 }
                 // SAFETY: as above.
                 unsafe { run(self, heads, qkv, first, out, room) }
@@ -112,7 +133,7 @@ macro_rules! isa {
 
 isa!(Portable, 4, 16);
 #[cfg(target_arch = "x86_64")]
-use super::kernel::{Avx2, Avx512};
+use super::avx::{Avx2, Avx512};
 isa!(
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -127,3 +148,21 @@ isa!(
     32,
     "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"
 );
+
+#[cfg(target_arch = "x86_64")]
+use super::amx::Amx;
+/// Attention is many small products, which take longer to get into these registers than to compute without them.
+#[cfg(target_arch = "x86_64")]
+impl Isa<32, 32> for Amx {
+    type Room = Room<12, 32>;
+
+    product_by!(Amx, 32, 32, "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma");
+
+    fn attention(self, heads: Heads, qkv: &[f32], first: usize, out: &mut [f32], room: &mut Self::Room) {
+        self.avx512.attention(heads, qkv, first, out, room);
+    }
+
+    fn norm(self, rows: &mut [f32], norm: &Norm) {
+        self.avx512.norm(rows, norm);
+    }
+}

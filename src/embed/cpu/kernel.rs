@@ -3,33 +3,134 @@
 //! and the same integers to the bit.
 #![expect(unsafe_code, reason = "instructions that not every processor has, and loads of whole vectors")]
 
+use std::ops::Range;
+
+use super::{
+    finish::{self, Place},
+    step::Step,
+};
+
 /// Two neighbours of the common dimension, as the integer instructions take them.
 pub type Pair = [i16; 2];
 
-/// Computes tiles. `a` holds `MR` numbers (or pairs) a step, `b` holds `NR`.
-pub trait Kernel<const MR: usize, const NR: usize>: Copy + Send + Sync + 'static {
+/// A set of instructions, which computes tiles in both forms of numbers.
+pub trait Kernel<const MR: usize, const NR: usize>: Tiles<f32, MR, NR> + Tiles<Pair, MR, NR> {
     /// Its name, as `model.kernel` spells it.
     const NAME: &'static str;
 
-    /// Numbers (or pairs) of rows that go past the weights together: a block of them stays in the second cache.
-    const SIDE: usize;
-
-    /// `tile[i][j] = Σ a[k][i] · b[k][j]` for the first `rows` rows; what is in the others does not matter.
+    /// Before the first tile of a thread's work.
     ///
     /// # Safety
-    /// The processor has the instructions of this kernel. `a` and `b` are as long as each other.
-    unsafe fn tile(self, rows: usize, a: &[[f32; MR]], b: &[[f32; NR]], tile: &mut [[f32; NR]; MR]);
+    /// The processor has the instructions of this kernel; [`Kernel::end`] follows.
+    #[inline(always)]
+    unsafe fn start(self) {}
 
-    /// `tile[i][j] = Σ a[k][i][0] · b[k][j][0] + a[k][i][1] · b[k][j][1]`; the caller sees to it that no sum overflows.
+    /// After the last.
     ///
     /// # Safety
-    /// As [`Kernel::tile`].
-    unsafe fn tile_i16(self, rows: usize, a: &[[Pair; MR]], b: &[[Pair; NR]], tile: &mut [[i32; NR]; MR]);
+    /// [`Kernel::start`] went before.
+    #[inline(always)]
+    unsafe fn end(self) {}
+}
+
+/// Computes tiles of one form of numbers.
+pub trait Tiles<T: Step, const MR: usize, const NR: usize>: Copy + Send + Sync + 'static {
+    /// The numbers of one row in a step.
+    type Row: Copy + Default + Send;
+
+    /// The numbers of `NR` columns in a step.
+    type Columns: Copy + Default + Send;
+
+    /// Numbers of a row in a step of this kernel.
+    const NUMBERS: usize;
+
+    /// Rows that go past the weights together: a block of them stays in the second cache. A multiple of `MR`.
+    const TOGETHER: usize;
+
+    /// Blocks of the common dimension whose sums are added before they are put away.
+    const BLOCKS: usize;
+
+    /// Puts the numbers of a row, times `factor`, beside those of other rows: into place `at` of each step.
+    fn spread(numbers: &[f32], factor: f32, at: usize, steps: &mut [[Self::Row; MR]]);
+
+    /// Puts panels of `each` packed steps into `room` as this kernel takes them, all of one length, if that is not as they
+    /// are.
+    #[inline(always)]
+    fn prepare(self, _packed: &[[T; NR]], _each: usize, _room: &mut Vec<Self::Columns>) {}
+
+    /// What has been prepared.
+    fn prepared<'a>(packed: &'a [[T; NR]], room: &'a [Self::Columns]) -> &'a [Self::Columns];
+
+    /// `tile[i][j] = Σ a[k][i] · b[k][j]` for the first `rows` rows; what is in the others does not matter. The caller sees
+    /// to it that no sum overflows.
+    ///
+    /// # Safety
+    /// The processor has the instructions of this kernel, which has been started. `a` and `b` are as long as each other.
+    unsafe fn tile(
+        self,
+        rows: usize,
+        a: &[[Self::Row; MR]],
+        b: &[Self::Columns],
+        tile: &mut [[T::Sum; NR]; MR],
+    );
+
+    /// What is in the tile's place, of earlier blocks.
+    #[inline(always)]
+    fn before(self, out: &[f32], wide: usize, columns: &Range<usize>, values: &mut [[f32; NR]; MR]) {
+        finish::before(out, wide, columns, values);
+    }
+
+    /// Sums of a tile as the numbers they stand for, to what is there of earlier blocks.
+    #[inline(always)]
+    fn scaled(
+        self,
+        sums: &[[T::Sum; NR]; MR],
+        row_scales: &[f32; MR],
+        column_scales: &[f32; NR],
+        is_first: bool,
+        values: &mut [[f32; NR]; MR],
+    ) {
+        finish::scaled::<T, NR>(sums, row_scales, column_scales, is_first, values);
+    }
+
+    /// A tile's numbers into their place.
+    #[inline(always)]
+    fn finish(self, place: Place<'_, NR>, values: &mut [[f32; NR]; MR]) {
+        finish::finish(place, values);
+    }
 
     /// Asks for numbers that are needed soon.
     #[inline(always)]
     fn soon(self, _: &[f32]) {}
+
+    /// Asks for weights that are needed after some tiles.
+    #[inline(always)]
+    fn later(self, _: &[[T; NR]]) {}
 }
+
+/// What kernels have in common that take rows and columns as they are packed.
+macro_rules! as_packed {
+    ($t:ty, $mr:literal, $nr:literal, $together:literal) => {
+        type Row = $t;
+        type Columns = [$t; $nr];
+        const NUMBERS: usize = <$t as Step>::NUMBERS;
+        const TOGETHER: usize = $together;
+        const BLOCKS: usize = 1;
+
+        #[inline(always)]
+        fn spread(numbers: &[f32], factor: f32, at: usize, steps: &mut [[$t; $mr]]) {
+            <$t as Step>::spread(numbers, factor, at, steps);
+        }
+
+        #[inline(always)]
+        fn prepared<'a>(packed: &'a [[$t; $nr]], _: &'a [[$t; $nr]]) -> &'a [[$t; $nr]] {
+            packed
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use as_packed;
 
 /// Plain Rust, for any processor.
 #[derive(Clone, Copy, Debug)]
@@ -37,10 +138,14 @@ pub struct Portable;
 
 impl Kernel<4, 16> for Portable {
     const NAME: &'static str = "portable";
-    const SIDE: usize = 48 << 10;
+}
+
+impl Tiles<f32, 4, 16> for Portable {
+    as_packed!(f32, 4, 16, 96);
 
     #[inline]
     unsafe fn tile(self, _: usize, a: &[[f32; 4]], b: &[[f32; 16]], tile: &mut [[f32; 16]; 4]) {
+        debug_assert_eq!(a.len(), b.len());
         let mut sums = [[0.0_f32; 16]; 4];
         for (a, b) in a.iter().zip(b) {
             for (row, &x) in sums.iter_mut().zip(a) {
@@ -49,9 +154,14 @@ impl Kernel<4, 16> for Portable {
         }
         *tile = sums;
     }
+}
+
+impl Tiles<Pair, 4, 16> for Portable {
+    as_packed!(Pair, 4, 16, 192);
 
     #[inline]
-    unsafe fn tile_i16(self, _: usize, a: &[[Pair; 4]], b: &[[Pair; 16]], tile: &mut [[i32; 16]; 4]) {
+    unsafe fn tile(self, _: usize, a: &[[Pair; 4]], b: &[[Pair; 16]], tile: &mut [[i32; 16]; 4]) {
+        debug_assert_eq!(a.len(), b.len());
         let mut sums = [[0_i32; 16]; 4];
         for (a, b) in a.iter().zip(b) {
             for (row, x) in sums.iter_mut().zip(a) {
@@ -61,261 +171,5 @@ impl Kernel<4, 16> for Portable {
             }
         }
         *tile = sums;
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-pub use x86::{Avx2, Avx512};
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use std::arch::x86_64::{
-        __m256i, __m512i, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi32, _mm256_fmadd_ps, _mm256_loadu_ps,
-        _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps,
-        _mm256_setzero_si256, _mm256_storeu_ps, _mm256_storeu_si256, _mm512_add_epi32, _mm512_dpwssd_epi32,
-        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_set1_epi32,
-        _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
-    };
-
-    use super::{Kernel, Pair};
-
-    /// AVX2 and FMA: 6 × 16 in twelve registers of eight.
-    #[derive(Clone, Copy, Debug)]
-    pub struct Avx2(());
-
-    /// AVX-512: 12 × 32 in twenty-four registers of sixteen.
-    #[derive(Clone, Copy, Debug)]
-    pub struct Avx512 {
-        /// Whether it multiplies and adds pairs in one instruction.
-        vnni: bool,
-    }
-
-    impl Avx2 {
-        /// Where the processor has it.
-        pub fn detect() -> Option<Self> {
-            (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Self(()))
-        }
-    }
-
-    impl Avx512 {
-        /// Where the processor has it.
-        pub fn detect() -> Option<Self> {
-            let has = is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512vl");
-            let vnni = is_x86_feature_detected!("avx512vnni");
-            (has && Avx2::detect().is_some()).then_some(Self { vnni })
-        }
-    }
-
-    /// How many steps ahead of use the columns are asked for.
-    const AHEAD: usize = 16;
-
-    /// Asks for the cache line at `address`; a hint that reads nothing.
-    #[inline(always)]
-    fn ask<T>(address: *const T) {
-        // SAFETY: every x86-64 has it, and it is allowed to name any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
-    }
-
-    #[inline(always)]
-    fn ask_for(numbers: &[f32]) {
-        numbers.chunks(16).for_each(|line| ask(line.as_ptr()));
-    }
-
-    /// A pair as the integer that is broadcast.
-    #[inline(always)]
-    fn bits(pair: Pair) -> i32 {
-        i32::from_ne_bytes([
-            pair[0].to_ne_bytes()[0],
-            pair[0].to_ne_bytes()[1],
-            pair[1].to_ne_bytes()[0],
-            pair[1].to_ne_bytes()[1],
-        ])
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    fn tile256<const R: usize>(a: &[[f32; 6]], b: &[[f32; 16]], tile: &mut [[f32; 16]; 6]) {
-        let mut sums = [[_mm256_setzero_ps(); 2]; R];
-        for (a, b) in a.iter().zip(b) {
-            ask(b.as_ptr().wrapping_add(16 * AHEAD));
-            // SAFETY: sixteen numbers.
-            let columns = unsafe { [_mm256_loadu_ps(b.as_ptr()), _mm256_loadu_ps(b.as_ptr().add(8))] };
-            for (row, &x) in sums.iter_mut().zip(a) {
-                let x = _mm256_set1_ps(x);
-                row[0] = _mm256_fmadd_ps(x, columns[0], row[0]);
-                row[1] = _mm256_fmadd_ps(x, columns[1], row[1]);
-            }
-        }
-        for (to, row) in tile.iter_mut().zip(sums) {
-            // SAFETY: as above.
-            unsafe {
-                _mm256_storeu_ps(to.as_mut_ptr(), row[0]);
-                _mm256_storeu_ps(to.as_mut_ptr().add(8), row[1]);
-            }
-        }
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    fn tile256_i16<const R: usize>(a: &[[Pair; 6]], b: &[[Pair; 16]], tile: &mut [[i32; 16]; 6]) {
-        let mut sums = [[_mm256_setzero_si256(); 2]; R];
-        for (a, b) in a.iter().zip(b) {
-            ask(b.as_ptr().wrapping_add(16 * AHEAD));
-            let b: *const __m256i = b.as_ptr().cast();
-            // SAFETY: sixteen pairs.
-            let columns = unsafe { [_mm256_loadu_si256(b), _mm256_loadu_si256(b.add(1))] };
-            for (row, &x) in sums.iter_mut().zip(a) {
-                let x = _mm256_set1_epi32(bits(x));
-                row[0] = _mm256_add_epi32(row[0], _mm256_madd_epi16(x, columns[0]));
-                row[1] = _mm256_add_epi32(row[1], _mm256_madd_epi16(x, columns[1]));
-            }
-        }
-        for (to, row) in tile.iter_mut().zip(sums) {
-            let to: *mut __m256i = to.as_mut_ptr().cast();
-            // SAFETY: as above.
-            unsafe {
-                _mm256_storeu_si256(to, row[0]);
-                _mm256_storeu_si256(to.add(1), row[1]);
-            }
-        }
-    }
-
-    impl Kernel<6, 16> for Avx2 {
-        const NAME: &'static str = "avx2";
-        const SIDE: usize = 48 << 10;
-
-        #[inline(always)]
-        fn soon(self, numbers: &[f32]) {
-            ask_for(numbers);
-        }
-
-        #[inline(always)]
-        unsafe fn tile(self, rows: usize, a: &[[f32; 6]], b: &[[f32; 16]], tile: &mut [[f32; 16]; 6]) {
-            // SAFETY: the caller vouches for the instructions.
-            unsafe {
-                match rows {
-                    1..=2 => tile256::<2>(a, b, tile),
-                    3..=4 => tile256::<4>(a, b, tile),
-                    _ => tile256::<6>(a, b, tile),
-                }
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn tile_i16(self, rows: usize, a: &[[Pair; 6]], b: &[[Pair; 16]], tile: &mut [[i32; 16]; 6]) {
-            // SAFETY: as above.
-            unsafe {
-                match rows {
-                    1..=2 => tile256_i16::<2>(a, b, tile),
-                    3..=4 => tile256_i16::<4>(a, b, tile),
-                    _ => tile256_i16::<6>(a, b, tile),
-                }
-            }
-        }
-    }
-
-    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
-    fn tile512<const R: usize>(a: &[[f32; 12]], b: &[[f32; 32]], tile: &mut [[f32; 32]; 12]) {
-        let mut sums = [[_mm512_setzero_ps(); 2]; R];
-        for (a, b) in a.iter().zip(b) {
-            let ahead = b.as_ptr().wrapping_add(32 * AHEAD);
-            ask(ahead);
-            ask(ahead.wrapping_add(16));
-            // SAFETY: thirty-two numbers.
-            let columns = unsafe { [_mm512_loadu_ps(b.as_ptr()), _mm512_loadu_ps(b.as_ptr().add(16))] };
-            for (row, &x) in sums.iter_mut().zip(a) {
-                let x = _mm512_set1_ps(x);
-                row[0] = _mm512_fmadd_ps(x, columns[0], row[0]);
-                row[1] = _mm512_fmadd_ps(x, columns[1], row[1]);
-            }
-        }
-        for (to, row) in tile.iter_mut().zip(sums) {
-            // SAFETY: as above.
-            unsafe {
-                _mm512_storeu_ps(to.as_mut_ptr(), row[0]);
-                _mm512_storeu_ps(to.as_mut_ptr().add(16), row[1]);
-            }
-        }
-    }
-
-    /// The integer tile with `$add`, the sum of a register and the products of two others.
-    macro_rules! tile512_i16 {
-        ($name:ident, $features:literal, $add:expr) => {
-            #[target_feature(enable = $features)]
-            fn $name<const R: usize>(a: &[[Pair; 12]], b: &[[Pair; 32]], tile: &mut [[i32; 32]; 12]) {
-                let mut sums = [[_mm512_setzero_si512(); 2]; R];
-                for (a, b) in a.iter().zip(b) {
-                    let ahead = b.as_ptr().wrapping_add(32 * AHEAD);
-                    ask(ahead);
-                    ask(ahead.wrapping_add(16));
-                    let b: *const __m512i = b.as_ptr().cast();
-                    // SAFETY: thirty-two pairs.
-                    let columns = unsafe { [_mm512_loadu_si512(b), _mm512_loadu_si512(b.add(1))] };
-                    for (row, &x) in sums.iter_mut().zip(a) {
-                        let x = _mm512_set1_epi32(bits(x));
-                        row[0] = $add(row[0], x, columns[0]);
-                        row[1] = $add(row[1], x, columns[1]);
-                    }
-                }
-                for (to, row) in tile.iter_mut().zip(sums) {
-                    let to: *mut __m512i = to.as_mut_ptr().cast();
-                    // SAFETY: as above.
-                    unsafe {
-                        _mm512_storeu_si512(to, row[0]);
-                        _mm512_storeu_si512(to.add(1), row[1]);
-                    }
-                }
-            }
-        };
-    }
-    tile512_i16!(tile512_vnni, "avx512f,avx512dq,avx512bw,avx512vl,avx512vnni", _mm512_dpwssd_epi32);
-    tile512_i16!(tile512_madd, "avx512f,avx512dq,avx512bw,avx512vl", |sum, x, y| _mm512_add_epi32(
-        sum,
-        _mm512_madd_epi16(x, y)
-    ));
-
-    impl Kernel<12, 32> for Avx512 {
-        const NAME: &'static str = "avx512";
-        const SIDE: usize = 132 << 10;
-
-        #[inline(always)]
-        fn soon(self, numbers: &[f32]) {
-            ask_for(numbers);
-        }
-
-        #[inline(always)]
-        unsafe fn tile(self, rows: usize, a: &[[f32; 12]], b: &[[f32; 32]], tile: &mut [[f32; 32]; 12]) {
-            // SAFETY: the caller vouches for the instructions.
-            unsafe {
-                match rows {
-                    1..=2 => tile512::<2>(a, b, tile),
-                    3..=4 => tile512::<4>(a, b, tile),
-                    5..=8 => tile512::<8>(a, b, tile),
-                    _ => tile512::<12>(a, b, tile),
-                }
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn tile_i16(
-            self,
-            rows: usize,
-            a: &[[Pair; 12]],
-            b: &[[Pair; 32]],
-            tile: &mut [[i32; 32]; 12],
-        ) {
-            // SAFETY: as above; `vnni` is what was found.
-            unsafe {
-                match (self.vnni, rows) {
-                    (true, 1..=4) => tile512_vnni::<4>(a, b, tile),
-                    (true, 5..=8) => tile512_vnni::<8>(a, b, tile),
-                    (true, _) => tile512_vnni::<12>(a, b, tile),
-                    (false, 1..=4) => tile512_madd::<4>(a, b, tile),
-                    (false, 5..=8) => tile512_madd::<8>(a, b, tile),
-                    (false, _) => tile512_madd::<12>(a, b, tile),
-                }
-            }
-        }
     }
 }

@@ -9,9 +9,11 @@ use rayon::{
 };
 
 use super::{
-    attention::{Heads, Room},
+    attention::Heads,
+    buffers::{self, Buffers},
+    finish::Then,
     isa::{Isa, Norm},
-    product::{Linear, Side, Then},
+    product::{Linear, Side},
 };
 
 /// One layer.
@@ -33,28 +35,23 @@ pub struct Layer<const NR: usize> {
 /// Rows of a thread that go through the feed-forward part together: the inner part is several times as wide.
 const TOGETHER: usize = 512;
 
-/// What a thread works in.
-struct Bench<const MR: usize, const NR: usize> {
-    side: Side<MR>,
-    room: Room<MR, NR>,
+/// The same of all threads of the pool that this runs in.
+fn together() -> usize {
+    TOGETHER * rayon::current_num_threads()
 }
 
-/// Buffers of one pass; they grow and are used again.
-#[derive(Default)]
-pub struct Buffers {
-    /// `[tokens, width]`: what goes from layer to layer.
-    pub rows: Vec<f32>,
-    qkv: Vec<f32>,
-    mixed: Vec<f32>,
-    inner: Vec<f32>,
+/// What a thread works in.
+struct Bench<I: Isa<MR, NR>, const MR: usize, const NR: usize> {
+    side: Side<I, MR, NR>,
+    room: I::Room,
 }
 
 /// The layers with their instructions.
-pub struct Layers<I, const MR: usize, const NR: usize> {
+pub struct Layers<I: Isa<MR, NR>, const MR: usize, const NR: usize> {
     isa: I,
     heads: Heads,
     layers: Vec<Layer<NR>>,
-    benches: Mutex<Vec<Bench<MR, NR>>>,
+    benches: Mutex<Vec<Bench<I, MR, NR>>>,
 }
 
 impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Layers<I, MR, NR> {
@@ -68,23 +65,34 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Layers<I, MR, NR> {
         self.isa.norm(rows, norm);
     }
 
-    /// All layers over `buffers.rows`, which hold texts of these lengths one after another.
+    /// What a pass of so many tokens works in.
+    pub fn room(&self, tokens: usize) -> buffers::Room {
+        let width = self.heads.count * self.heads.width;
+        let inner = self.layers.iter().map(|layer| layer.up.out()).max().unwrap_or(0);
+        let rows = tokens.saturating_mul(width);
+        buffers::Room {
+            rows,
+            qkv: rows.saturating_mul(3),
+            mixed: rows,
+            inner: tokens.min(together()).saturating_mul(inner),
+        }
+    }
+
+    /// All layers over `buffers.rows`, which hold texts of these lengths one after another; the others have the room of as
+    /// many tokens.
     pub fn run(&self, lengths: &[usize], buffers: &mut Buffers) {
         let width = self.heads.count * self.heads.width;
         let Buffers { rows, qkv, mixed, inner } = buffers;
         let n = rows.len() / width;
-        qkv.resize(n * 3 * width, 0.0);
-        mixed.resize(n * width, 0.0);
-        let together = TOGETHER * rayon::current_num_threads();
         for layer in &self.layers {
             self.product(rows, &layer.qkv, Then::Keep, &mut qkv[..n * 3 * width]);
             self.attention(lengths, qkv, &mut mixed[..n * width]);
             let attended = &mut qkv[..n * width];
             self.product(&mixed[..n * width], &layer.attended, Then::Add(rows), attended);
             self.isa.norm(attended, &layer.attended_norm);
-            // A few rows at a time: the inner part is several times as wide.
-            for (rows, attended) in rows.chunks_mut(together * width).zip(attended.chunks(together * width)) {
-                inner.resize(rows.len() / width * layer.up.bias.len(), 0.0);
+            let together = together() * width;
+            for (rows, attended) in rows.chunks_mut(together).zip(attended.chunks(together)) {
+                let inner = &mut inner[..rows.len() / width * layer.up.out()];
                 self.product(attended, &layer.up, Then::Gelu, inner);
                 self.product(inner, &layer.down, Then::Add(attended), rows);
                 self.isa.norm(rows, &layer.norm);
@@ -92,10 +100,10 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Layers<I, MR, NR> {
         }
     }
 
-    fn with_bench<T>(&self, work: impl FnOnce(&mut Bench<MR, NR>) -> T) -> T {
+    fn with_bench<T>(&self, work: impl FnOnce(&mut Bench<I, MR, NR>) -> T) -> T {
         let free = || self.benches.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = free().pop();
-        let mut bench = kept.unwrap_or_else(|| Bench { side: Side::default(), room: Room::default() });
+        let mut bench = kept.unwrap_or_else(|| Bench { side: Side::default(), room: I::Room::default() });
         let result = work(&mut bench);
         free().push(bench);
         result

@@ -3,6 +3,7 @@
 use super::{
     CpuEncoder, Isa, Layers, Norm,
     attention::Heads,
+    buffers::Free,
     layers::Layer,
     packed::Packed,
     product::{Linear, Weights as Form},
@@ -53,7 +54,7 @@ pub fn load<I: Isa<MR, NR>, const MR: usize, const NR: usize>(
         first_position: config.first_position(expect.family),
         pooling: expect.pooling,
         lanes,
-        buffers: std::sync::Mutex::default(),
+        buffers: Free::default(),
     })
 }
 

@@ -1,10 +1,17 @@
 //! The encoder for processors: packed tokens, packed weights, one set of instructions chosen at start.
 //!
-//! `kernel` (a tile in registers), `isa` (the instructions as a value), `packed` and `product` (matrices), `attention`,
-//! `layers`. It computes what `candle.rs` computes, which stays the reference and the path of every other device.
+//! `kernel` (a tile in registers; `avx`, and `amx` with its `pieces`), `isa` (the instructions as a value), `packed`, `product`
+//! and `finish` (matrices, and what follows them; `wide` by AVX-512), `attention`, `layers`, `buffers` (what a pass works in).
+//! It computes what `candle.rs` computes, which stays the reference and the path of every other device.
 #![expect(clippy::cast_possible_truncation, reason = "f32 is the model's precision")]
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
+#[cfg(target_arch = "x86_64")]
+mod avx;
+mod buffers;
+mod finish;
 mod isa;
 mod kernel;
 mod layers;
@@ -12,14 +19,19 @@ mod load;
 mod packed;
 #[cfg(feature = "testkit")]
 pub mod peak;
+#[cfg(target_arch = "x86_64")]
+mod pieces;
 mod product;
 mod step;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
-use std::sync::{Mutex, PoisonError};
-
+use buffers::{Buffers, Free};
 use isa::{Isa, Norm};
 use kernel::Portable;
-use layers::{Buffers, Layers};
+use layers::Layers;
 
 use super::{
     EmbedError, Settings,
@@ -32,7 +44,7 @@ use super::{
 };
 
 /// An encoder with its weights, for one set of instructions.
-struct CpuEncoder<I, const MR: usize, const NR: usize> {
+struct CpuEncoder<I: Isa<MR, NR>, const MR: usize, const NR: usize> {
     words: Words,
     /// Position table with the one token type added.
     positions: Vec<f32>,
@@ -42,7 +54,7 @@ struct CpuEncoder<I, const MR: usize, const NR: usize> {
     first_position: usize,
     pooling: Pooling,
     lanes: Lanes,
-    buffers: Mutex<Vec<Buffers>>,
+    buffers: Free,
 }
 
 /// Loads the weights for `model.kernel`, with `auto` for the best that this processor has.
@@ -59,10 +71,13 @@ pub fn load(
     let wanted = |name: &str| kernel == name || kernel == "auto";
     #[cfg(target_arch = "x86_64")]
     {
-        if let Some(isa) = kernel::Avx512::detect().filter(|_| wanted("avx512")) {
+        if let Some(isa) = amx::Amx::detect().filter(|_| wanted("amx")) {
             return Ok(Box::new(load::load(isa, files, expect, is_i16, threads)?));
         }
-        if let Some(isa) = kernel::Avx2::detect().filter(|_| wanted("avx2")) {
+        if let Some(isa) = avx::Avx512::detect().filter(|_| wanted("avx512")) {
+            return Ok(Box::new(load::load(isa, files, expect, is_i16, threads)?));
+        }
+        if let Some(isa) = avx::Avx2::detect().filter(|_| wanted("avx2")) {
             return Ok(Box::new(load::load(isa, files, expect, is_i16, threads)?));
         }
     }
@@ -76,17 +91,34 @@ pub fn load(
     })
 }
 
+/// The kernels that this processor has, as `model.kernel` spells them: what the tests go through.
+#[cfg(feature = "testkit")]
+pub fn kernels() -> Vec<&'static str> {
+    use kernel::Kernel as _;
+
+    let mut names = vec![Portable::NAME];
+    #[cfg(target_arch = "x86_64")]
+    {
+        names.extend(avx::Avx2::detect().map(|_| avx::Avx2::NAME));
+        names.extend(avx::Avx512::detect().map(|_| avx::Avx512::NAME));
+        names.extend(amx::Amx::detect().map(|_| amx::Amx::NAME));
+    }
+    names
+}
+
 impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> CpuEncoder<I, MR, NR> {
-    fn forward(&self, batch: &[&[u32]], heads: Option<&Heads>) -> std::io::Result<Vec<Encoded>> {
-        let free = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = free().pop();
-        let mut buffers = kept.unwrap_or_default();
+    /// A part of a pass, or all of it.
+    fn forward(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Result<Vec<Encoded>, EmbedError> {
         let lengths: Vec<usize> = batch.iter().map(|ids| ids.len()).collect();
-        self.embed(batch, &mut buffers.rows)?;
-        self.layers.run(&lengths, &mut buffers);
-        let outputs = self.pooled(batch, &buffers.rows, heads);
-        free().push(buffers);
-        Ok(outputs)
+        let room = self.layers.room(lengths.iter().sum());
+        let work = |buffers: &mut Buffers| {
+            self.embed(batch, &mut buffers.rows)?;
+            self.layers.run(&lengths, buffers);
+            Ok(self.pooled(batch, &buffers.rows, heads))
+        };
+        let full = |message| EmbedError::OutOfMemory { texts: batch.len(), message };
+        let failed = |error: std::io::Error| EmbedError::Failed(error.to_string());
+        self.buffers.with(room, work).map_err(full)?.map_err(failed)
     }
 
     /// Words and positions, normalised.
@@ -123,7 +155,10 @@ impl<I: Isa<MR, NR>, const MR: usize, const NR: usize> Encoder for CpuEncoder<I,
     }
 
     fn encode(&self, batch: &[&[u32]], heads: Option<&Heads>) -> Result<Vec<Encoded>, EmbedError> {
-        let run = |part: &[&[u32]]| self.forward(part, heads).map_err(candle_core::Error::from);
-        self.lanes.run(batch, run).map_err(|error| EmbedError::Failed(error.to_string()))
+        self.lanes.run(batch, |part: &[&[u32]]| self.forward(part, heads))
     }
 }
+
+#[cfg(test)]
+#[cfg(feature = "testkit")]
+mod finite_tests;

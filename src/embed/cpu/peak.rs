@@ -47,12 +47,14 @@ impl Way {
 mod x86 {
     use std::arch::asm;
 
-    use super::Way;
+    use super::{super::amx::Amx, Way};
+    use crate::embed::cpu::kernel::Kernel as _;
 
     pub fn ways() -> Vec<Way> {
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
         let avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
         let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+        let amx = Amx::detect().is_some();
         // Nothing else calls these functions, so they run only where the processor has their instructions.
         let all = [
             (avx2, Way { name: "f32-avx2", ops: 12 * 8 * 2, run: f32_avx2 }),
@@ -60,6 +62,9 @@ mod x86 {
             (avx2, Way { name: "i16-avx2", ops: 10 * 16 * 2, run: i16_avx2 }),
             (avx512, Way { name: "i16-avx512", ops: 10 * 32 * 2, run: i16_avx512 }),
             (vnni, Way { name: "i16-vnni", ops: 12 * 32 * 2, run: i16_vnni }),
+            // Six products of bf16 pieces are one of f32, three of bytes one of i16.
+            (amx, Way { name: "f32-amx", ops: 4 * 16 * 16 * 32 * 2 / 6, run: f32_amx }),
+            (amx, Way { name: "i16-amx", ops: 4 * 16 * 16 * 64 * 2 / 3, run: i16_amx }),
         ];
         all.into_iter().filter(|(has, _)| *has).map(|(_, way)| way).collect()
     }
@@ -115,6 +120,41 @@ mod x86 {
     rounds!(f32_avx512, "zmm", each!("vfmadd231ps", "zmm", 0 1 2 3 4 5 6 7 8 9 10 11));
     rounds!(i16_avx2, "ymm", pairs!("ymm", 0 10, 1 11, 2 12, 3 13, 4 10, 5 11, 6 12, 7 13, 8 10, 9 11));
     rounds!(i16_avx512, "zmm", pairs!("zmm", 0 10, 1 11, 2 12, 3 13, 4 10, 5 11, 6 12, 7 13, 8 10, 9 11));
+    /// Sixteen rows of 64 bytes that are no zeros: a unit that multiplies those may be quicker.
+    static ROWS: [[u8; 64]; 16] = [[0x3b; 64]; 16];
+
+    /// Runs `$op` on four registers of AMX as often as asked.
+    macro_rules! amx {
+        ($name:ident, $op:literal) => {
+            fn $name(rounds: u64) {
+                let Some(amx) = Amx::detect() else { return };
+                // SAFETY: the processor has it; it reads ROWS, changes registers that are named, and ends as `rounds` is
+                // never 0.
+                unsafe {
+                    amx.start();
+                    asm!(
+                        "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                        "tileloadd tmm4, [{rows} + 1*{wide}]", "tileloadd tmm5, [{rows} + 1*{wide}]",
+                        "tileloadd tmm6, [{rows} + 1*{wide}]", "tileloadd tmm7, [{rows} + 1*{wide}]",
+                        "2:",
+                        concat!($op, " tmm0, tmm4, tmm6"), concat!($op, " tmm1, tmm4, tmm7"),
+                        concat!($op, " tmm2, tmm5, tmm6"), concat!($op, " tmm3, tmm5, tmm7"),
+                        "dec {rounds}",
+                        "jnz 2b",
+                        rounds = inout(reg) rounds.max(1) => _, rows = in(reg) &raw const ROWS, wide = in(reg) 64_usize,
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                        options(readonly, nostack)
+                    );
+                    amx.end();
+                }
+            }
+        };
+    }
+
+    amx!(f32_amx, "tdpbf16ps");
+    amx!(i16_amx, "tdpbssd");
+
     rounds!(i16_vnni, "zmm", each!("vpdpwssd", "zmm", 0 1 2 3 4 5 6 7 8 9 10 11));
 }
 

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::{
-    kernel::{Kernel, Pair},
+    finish::{Place, Then, taken},
+    kernel::{Kernel, Pair, Tiles},
     packed::Packed,
     step::Step,
 };
-use crate::embed::math;
 
 /// A matrix multiplication with bias.
 pub struct Linear<const NR: usize> {
@@ -25,23 +25,22 @@ pub enum Weights<const NR: usize> {
     I16(Packed<Pair, NR>),
 }
 
-/// What is done to the product besides adding the bias.
-#[derive(Clone, Copy)]
-pub enum Then<'a> {
-    /// Nothing.
-    Keep,
-    /// The activation.
-    Gelu,
-    /// Adds these rows, one after another like those of the product.
-    Add(&'a [f32]),
+/// What a product works in. Grows and is used again.
+pub struct Side<K: Kernel<MR, NR>, const MR: usize, const NR: usize> {
+    numbers: Beside<K, f32, MR, NR>,
+    pairs: Beside<K, Pair, MR, NR>,
 }
 
-/// Tokens side by side as a kernel reads them, `MR` at a time. Grows and is used again.
-pub struct Side<const MR: usize> {
-    numbers: Vec<[f32; MR]>,
-    pairs: Vec<[Pair; MR]>,
+/// Tokens side by side as a kernel reads them, `MR` at a time, and the columns that they meet.
+struct Beside<K: Tiles<T, MR, NR>, T: Step, const MR: usize, const NR: usize> {
+    rows: Vec<[K::Row; MR]>,
     scales: Vec<[f32; MR]>,
+    columns: Vec<Vec<K::Columns>>,
 }
+
+/// Sums of a tile, where lines of the cache begin.
+#[repr(align(64))]
+pub struct Tile<S, const MR: usize, const NR: usize>(pub [[S; NR]; MR]);
 
 impl<const NR: usize> Linear<NR> {
     /// Numbers a row of input has.
@@ -63,30 +62,37 @@ impl<const NR: usize> Linear<NR> {
     }
 }
 
-impl<const MR: usize> Default for Side<MR> {
+impl<K: Kernel<MR, NR>, const MR: usize, const NR: usize> Default for Side<K, MR, NR> {
     fn default() -> Self {
-        Self { numbers: Vec::new(), pairs: Vec::new(), scales: Vec::new() }
+        Self { numbers: Beside::new(), pairs: Beside::new() }
+    }
+}
+
+impl<K: Tiles<T, MR, NR>, T: Step, const MR: usize, const NR: usize> Beside<K, T, MR, NR> {
+    const fn new() -> Self {
+        Self { rows: Vec::new(), scales: Vec::new(), columns: Vec::new() }
     }
 }
 
 /// Packs up to `MR` rows of `wide` numbers at `numbers`; rows that are wanting are zero.
 #[inline(always)]
-pub fn side_by_side<T: Step, const MR: usize>(
+pub fn side_by_side<K: Tiles<T, MR, NR>, T: Step, const MR: usize, const NR: usize>(
+    _: K,
     rows: &[f32],
     wide: usize,
     numbers: Range<usize>,
-    to: &mut [[T; MR]],
+    to: &mut [[K::Row; MR]],
     scales: &mut [f32; MR],
 ) {
     let count = (rows.len() / wide).min(MR);
     if count < MR {
-        to.fill([T::default(); MR]);
+        to.fill([K::Row::default(); MR]);
     }
     for (i, row) in rows.chunks_exact(wide).take(count).enumerate() {
         let row = &row[numbers.clone()];
         let (scale, factor) = T::scale(row);
         scales[i] = scale;
-        T::spread(row, factor, i, to);
+        K::spread(row, factor, i, to);
     }
 }
 
@@ -94,131 +100,129 @@ pub fn side_by_side<T: Step, const MR: usize>(
 /// `[n, columns of the panels]`.
 ///
 /// # Safety
-/// See [`Kernel::tile`].
+/// See [`Tiles::tile`].
 #[expect(unsafe_code, reason = "calls the kernel")]
 #[inline(always)]
-pub unsafe fn product<const MR: usize, const NR: usize>(
-    kernel: impl Kernel<MR, NR>,
+pub unsafe fn product<K: Kernel<MR, NR>, const MR: usize, const NR: usize>(
+    kernel: K,
     rows: &[f32],
     linear: &Linear<NR>,
     panels: Range<usize>,
     then: Then<'_>,
     out: &mut [f32],
-    side: &mut Side<MR>,
+    side: &mut Side<K, MR, NR>,
 ) {
-    let Side { numbers, pairs, scales } = side;
+    if cfg!(debug_assertions) {
+        shapes_fit(rows, linear, &panels, then, out);
+    }
     // SAFETY: the caller's.
     unsafe {
         match &linear.weights {
             Weights::F32(weights) => {
-                packed(kernel, rows, (weights, &linear.bias), panels, then, out, (numbers, scales));
+                packed(kernel, rows, (weights, &linear.bias), panels, then, out, &mut side.numbers);
             }
             Weights::I16(weights) => {
-                packed(kernel, rows, (weights, &linear.bias), panels, then, out, (pairs, scales));
+                packed(kernel, rows, (weights, &linear.bias), panels, then, out, &mut side.pairs);
             }
         }
     }
 }
 
+/// A shape that does not fit would leave rows or columns uncomputed without a word.
+fn shapes_fit<const NR: usize>(
+    rows: &[f32],
+    linear: &Linear<NR>,
+    panels: &Range<usize>,
+    then: Then<'_>,
+    out: &[f32],
+) {
+    let (n, wide) = (rows.len() / linear.width(), (panels.end * NR).min(linear.out()) - panels.start * NR);
+    assert_eq!(rows.len(), n * linear.width(), "whole rows");
+    assert!(panels.end <= linear.panels(), "{panels:?} of {}", linear.panels());
+    assert_eq!(out.len(), n * wide, "{n} rows of {wide} columns");
+    assert!(!matches!(then, Then::Add(other) if other.len() < out.len()), "rows to add");
+}
+
 #[expect(unsafe_code, reason = "calls the kernel")]
 #[inline(always)]
-unsafe fn packed<K: Kernel<MR, NR>, T: Step, const MR: usize, const NR: usize>(
+unsafe fn packed<K: Tiles<T, MR, NR>, T: Step, const MR: usize, const NR: usize>(
     kernel: K,
     rows: &[f32],
     (weights, bias): (&Packed<T, NR>, &[f32]),
     panels: Range<usize>,
     then: Then<'_>,
     out: &mut [f32],
-    (side, scales): (&mut Vec<[T; MR]>, &mut Vec<[f32; MR]>),
+    Beside { rows: side, scales, columns: room }: &mut Beside<K, T, MR, NR>,
 ) {
     let (width, left) = (weights.width, panels.start * NR);
     let wide = (panels.end * NR).min(weights.out) - left;
-    let together = K::SIDE / T::BLOCK / MR * MR;
-    let strips = together.min(rows.len() / width).div_ceil(MR);
-    side.resize(strips * T::BLOCK, [T::default(); MR]);
-    scales.resize(strips, [0.0; MR]);
-    let mut sums = [[T::Sum::default(); NR]; MR];
-    for (part, (rows, out)) in rows.chunks(together * width).zip(out.chunks_mut(together * wide)).enumerate()
-    {
+    let block_numbers = T::BLOCK * T::NUMBERS;
+    let n = rows.len() / width;
+    let together = n.div_ceil(n.div_ceil(K::TOGETHER).max(1)).next_multiple_of(MR);
+    let strips = together.div_ceil(MR);
+    let each = block_numbers.min(width).div_ceil(K::NUMBERS);
+    side.resize(K::BLOCKS * strips * each, [K::Row::default(); MR]);
+    scales.resize(K::BLOCKS * strips, [0.0; MR]);
+    room.resize_with(K::BLOCKS, Vec::new);
+    let (mut sums, mut values) = (Tile([[T::Sum::default(); NR]; MR]), Tile([[0.0; NR]; MR]));
+    let parts = rows.chunks(together * width).zip(out.chunks_mut(together * wide));
+    for (part, (rows, out)) in parts.enumerate() {
         let then = match then {
             Then::Add(other) => Then::Add(&other[part * together * wide..]),
             then => then,
         };
-        for (block, first) in (0..width).step_by(T::BLOCK * T::NUMBERS).enumerate() {
-            let numbers = first..(first + T::BLOCK * T::NUMBERS).min(width);
-            let ends = (first == 0, numbers.end == width);
-            let steps = numbers.len().div_ceil(T::NUMBERS);
-            let strips = rows.chunks(MR * width).zip(side.chunks_exact_mut(steps)).zip(scales.iter_mut());
-            for ((rows, side), scales) in strips {
-                side_by_side(rows, width, numbers.clone(), side, scales);
+        for first in (0..width).step_by(K::BLOCKS * block_numbers) {
+            let last = (first + K::BLOCKS * block_numbers).min(width);
+            let blocks =
+                || (first..last).step_by(block_numbers).map(|at| at..(at + block_numbers).min(width));
+            for ((numbers, side), scales) in
+                blocks().zip(side.chunks_exact_mut(strips * each)).zip(scales.chunks_exact_mut(strips))
+            {
+                let steps = numbers.len().div_ceil(K::NUMBERS);
+                let strips = side.chunks_exact_mut(steps).zip(scales);
+                for (rows, (side, scales)) in rows.chunks(MR * width).zip(strips) {
+                    side_by_side(kernel, rows, width, numbers.clone(), side, scales);
+                }
             }
             for panel in panels.clone() {
-                let (b, column_scales) = (weights.panel(block, panel), weights.scales(block, panel));
+                let packed = |at: usize| weights.panel(at / block_numbers, panel);
+                for (numbers, room) in blocks().zip(&mut *room) {
+                    let packed = packed(numbers.start);
+                    kernel.prepare(packed, packed.len(), room);
+                }
                 let column = panel * NR - left;
                 let columns = column..(column + NR).min(wide);
                 let bias = taken::<NR>(&bias[left..][columns.clone()]);
-                let strips =
-                    out.chunks_mut(MR * wide).zip(side.chunks_exact(steps)).zip(&*scales).enumerate();
-                for (strip, ((out, a), row_scales)) in strips {
+                let here = out.len().div_ceil(MR * wide);
+                for (strip, out) in out.chunks_mut(MR * wide).enumerate() {
                     out.chunks_exact(wide).for_each(|row| kernel.soon(&row[columns.clone()]));
-                    // SAFETY: the caller vouches for the instructions; both have `steps` steps.
-                    unsafe { T::tile(kernel, out.len() / wide, a, b, &mut sums) };
-                    let rows = out.chunks_exact_mut(wide).zip(&sums).zip(row_scales).enumerate();
-                    for (i, ((row, sums), row_scale)) in rows {
-                        let mut values = [0.0; NR];
-                        for ((value, sum), column_scale) in values.iter_mut().zip(sums).zip(column_scales) {
-                            *value = T::value(*sum, row_scale * column_scale);
-                        }
-                        let other = match then {
-                            Then::Add(other) => &other[(strip * MR + i) * wide..][columns.clone()],
-                            Then::Keep | Then::Gelu => &[],
-                        };
-                        finish(&mut row[columns.clone()], values, ends, &bias, then, other);
+                    if first > 0 {
+                        kernel.before(out, wide, &columns, &mut values.0);
                     }
+                    for (at, (numbers, room)) in blocks().zip(&*room).enumerate() {
+                        if panel + 1 < panels.end {
+                            let next = weights.panel(numbers.start / block_numbers, panel + 1);
+                            let share = next.len().div_ceil(here);
+                            next.chunks(share).skip(strip).take(1).for_each(|next| kernel.later(next));
+                        }
+                        let steps = numbers.len().div_ceil(K::NUMBERS);
+                        let a = &side[at * strips * each..][strip * steps..][..steps];
+                        let b = K::prepared(packed(numbers.start), room);
+                        // SAFETY: the caller vouches for the instructions; both have `steps` steps.
+                        unsafe { kernel.tile(out.len() / wide, a, b, &mut sums.0) };
+                        let column_scales = weights.scales(numbers.start / block_numbers, panel);
+                        let row_scales = &scales[at * strips + strip];
+                        kernel.scaled(&sums.0, row_scales, column_scales, numbers.start == 0, &mut values.0);
+                    }
+                    let (bias, then) = match then {
+                        _ if last < width => (&[0.0; NR], Then::Keep),
+                        Then::Add(other) => (&bias, Then::Add(&other[strip * MR * wide..])),
+                        then => (&bias, then),
+                    };
+                    let place = Place { out, wide, columns: columns.clone(), bias, then };
+                    kernel.finish(place, &mut values.0);
                 }
             }
         }
     }
-}
-
-/// One row of a tile into the output.
-#[inline(always)]
-fn finish<const NR: usize>(
-    row: &mut [f32],
-    mut sums: [f32; NR],
-    (is_first, is_last): (bool, bool),
-    bias: &[f32; NR],
-    then: Then<'_>,
-    other: &[f32],
-) {
-    if !is_first {
-        add(&mut sums, &taken(row));
-    }
-    if is_last {
-        add(&mut sums, bias);
-        match then {
-            Then::Keep => {}
-            Then::Gelu => sums.iter_mut().for_each(|sum| *sum = math::gelu(*sum)),
-            Then::Add(_) => add(&mut sums, &taken(other)),
-        }
-    }
-    match row.first_chunk_mut::<NR>() {
-        Some(row) => *row = sums,
-        None => row.copy_from_slice(&sums[..row.len()]),
-    }
-}
-
-#[inline(always)]
-fn add<const NR: usize>(sums: &mut [f32; NR], other: &[f32; NR]) {
-    sums.iter_mut().zip(other).for_each(|(sum, value)| *sum += value);
-}
-
-/// The numbers of a tile's row, in one piece where there are enough: so that the compiler knows how many there are.
-#[inline(always)]
-fn taken<const NR: usize>(row: &[f32]) -> [f32; NR] {
-    row.first_chunk::<NR>().copied().unwrap_or_else(|| {
-        let mut taken = [0.0; NR];
-        taken[..row.len()].copy_from_slice(row);
-        taken
-    })
 }

@@ -3,7 +3,7 @@
 //! Integers: every row of tokens and every column of weights has a scale a block, so that one outlier coarsens only its
 //! own block. `2,047² · 512 < 2³¹`: the sum of a block is exact in 32 bits.
 
-use super::kernel::{Kernel, Pair};
+use super::kernel::Pair;
 
 /// The greatest integer that a number becomes.
 const TOP: f32 = 2_047.0;
@@ -30,19 +30,6 @@ pub trait Step: Copy + Default + Send + Sync {
 
     /// A sum as the number it stands for.
     fn value(sum: Self::Sum, scale: f32) -> f32;
-
-    /// The sums of a tile.
-    ///
-    /// # Safety
-    /// See [`Kernel::tile`].
-    #[expect(unsafe_code, reason = "calls the kernel")]
-    unsafe fn tile<K: Kernel<MR, NR>, const MR: usize, const NR: usize>(
-        kernel: K,
-        rows: usize,
-        a: &[[Self; MR]],
-        b: &[[Self; NR]],
-        sums: &mut [[Self::Sum; NR]; MR],
-    );
 }
 
 impl Step for f32 {
@@ -64,19 +51,6 @@ impl Step for f32 {
     #[inline(always)]
     fn value(sum: f32, _: f32) -> f32 {
         sum
-    }
-
-    #[expect(unsafe_code, reason = "calls the kernel")]
-    #[inline(always)]
-    unsafe fn tile<K: Kernel<MR, NR>, const MR: usize, const NR: usize>(
-        kernel: K,
-        rows: usize,
-        a: &[[Self; MR]],
-        b: &[[Self; NR]],
-        sums: &mut [[f32; NR]; MR],
-    ) {
-        // SAFETY: the caller's.
-        unsafe { kernel.tile(rows, a, b, sums) };
     }
 }
 
@@ -119,25 +93,12 @@ impl Step for Pair {
     fn value(sum: i32, scale: f32) -> f32 {
         sum as f32 * scale
     }
-
-    #[expect(unsafe_code, reason = "calls the kernel")]
-    #[inline(always)]
-    unsafe fn tile<K: Kernel<MR, NR>, const MR: usize, const NR: usize>(
-        kernel: K,
-        rows: usize,
-        a: &[[Self; MR]],
-        b: &[[Self; NR]],
-        sums: &mut [[i32; NR]; MR],
-    ) {
-        // SAFETY: the caller's.
-        unsafe { kernel.tile_i16(rows, a, b, sums) };
-    }
 }
 
 /// The nearest integer, for numbers up to [`TOP`]: adding 1.5 · 2²³ leaves it in the lowest bits.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the lowest bits are what is wanted")]
-fn nearest(number: f32) -> i16 {
+pub fn nearest(number: f32) -> i16 {
     (number + 12_582_912.0).to_bits() as i16
 }
 
