@@ -31,7 +31,6 @@ pub type Bytes = Pieces<i8, 64>;
 /// The three pieces of each number: its upper half, that of what is left, and what is left then. What is not finite stays
 /// so in the first or in the second.
 #[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "the upper half, shifted down")]
 pub fn halves(numbers: &[f32; 32]) -> Halves {
     let upper = |number: f32| f32::from_bits(number.to_bits() & 0xffff_0000);
     let second = numbers.map(|number| number - upper(number));
